@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import subprocess
@@ -105,3 +106,16 @@ def test_every_public_class_has_a_name_of_its_own() -> None:
         classes.update(re.findall(r"^class ([A-Za-z]\w*)", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert len(classes) > 500
     assert not [name for name, times in classes.items() if times > 1]
+
+
+def packages() -> list[Path]:
+    return sorted(path.parent for path in (ROOT / "src" / "heterps").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("package", packages(), ids=lambda path: path.name)
+def test_the_docstring_of_a_package_names_all_that_is_in_it_and_what_to_read_first(package: Path) -> None:
+    about = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
+    inside = {path.stem for path in package.glob("*.py")} | {path.parent.name for path in package.glob("*/__init__.py")}
+    unnamed = [name for name in sorted(inside - {"__init__", "__main__"}) if not re.search(rf"\b{name}\b", about)]
+    assert unnamed == []
+    assert re.search(r"\bRead\s+first: ", about) or len(inside) <= 6, "many modules, and none is said to be the first"

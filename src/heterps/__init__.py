@@ -10,6 +10,22 @@
 `heterps.Trainer` is for your own training loop; `heterps.nn` and `heterps.ps` are the modules and tables under it, and
 `heterps.sync` has the policies that synchronise workers. `register_scheduler`, `register_format`, `register_policy` and
 `register_device` extend heterps from outside.
+
+Packages, each of which imports only those after it (docs/architecture.md):
+
+    cli, ui             the command line, and runs in a browser
+    launch, serving     where processes run, and trained models in use
+    report, sim         what people look at, and jobs on a simulated clock
+    training            the job while it runs
+    planning, checkpoint, profiling    the cheapest plan, saved state, and how long layers take
+    model, nn, lookups  models and their layers, embeddings on tables, the keys of a batch
+    data, ps, sync      samples, parameters, policies
+    wire, config        messages, and the job as one tree of settings
+
+Small modules: offers (prices), catalogue (known devices), devices, plugins (registries), yamlfile, validation, errors,
+processes, threads, background, temporary (folders), hashing and arrays (types).
+
+Read first: config/job.py, then the files that docs/architecture.md names.
 """
 
 from __future__ import annotations

@@ -9,7 +9,10 @@ indexed_rows.py rows of files by key
 inspection.py what there is: list, verify, compare, discard
 saved_rows.py rows of a checkpoint for a model in use, read from the files
 row_folder.py such files below a folder, as servers write and read their own
+stream.py     versions of a run while it trains
 disk.py       files that know their digest, folders that appear whole
+
+Read first: store.py, then manifest.py.
 """
 
 from heterps.checkpoint.finished import find, latest, of_clock, saved_samples

@@ -1,4 +1,13 @@
-"""The command line: one file a command. Heavy imports (torch, numba) stay inside the commands that need them."""
+"""The command line: one file a command. Heavy imports (torch, numba) stay inside the commands that need them.
+
+make inputs    init, data, profile, keys             plan         plan (measure, plan_variants), prices
+run            train, server                         running      status, scale, replan, ui
+look back      report, trace, checkpoint, config     use          predict, export, serve, vectors
+simulate       simulate, with the parts measured, simulated, spot and virtual
+shared         output (JSON and files), usage (errors of usage), sources (--format, --storage), bar (progress)
+
+Read first: this file, then train.py.
+"""
 
 from __future__ import annotations
 

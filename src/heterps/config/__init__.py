@@ -14,7 +14,11 @@
         -- validation   how often to validate, when to stop early, which model is the best
         -- cluster      resources, prices, limits (also a file of its own: cluster.yaml)
 
-Every field has a `description`; the reference of the job file is generated from them.
+Modules have the names of these parts, except: `job` is the job itself, with model and checkpoint; `format`, `labels`,
+`features` and `storage` are parts of data; `policy_words` are short forms of policies; `optimizer_kinds` are the
+optimizers, one by one; `launchers` says what each launcher can do; `base` has the base classes.
+
+Every field has a `description`; the reference of the job file is generated from them. Read first: job.py.
 """
 
 from heterps.config import optimizer_kinds

@@ -6,6 +6,13 @@ inline  local  ray/                             a fleet each: how workers start,
 run_servers    the servers of a run             server_keeper   those with mirrors
 worker_process  server_process                  what runs in the processes that are started
 
+from_python    the job of heterps.train(model=..., data=...)
+running_servers  how workers reach servers      server_metrics   what servers tell Prometheus
+socket_worker  a worker that speaks over sockets     standby     a worker process in reserve
+takeover       servers that a killed command left    replanning  is there a better plan for the rest?
+trials         short runs of a plan, measured        whole_steps whole steps in this process, measured
+overheads      what a launcher costs by itself       learning    profiles corrected by ordinary runs
+
 Read first: job.py, then by_plan.py.
 """
 

@@ -4,5 +4,11 @@ terminal/   one file a table or bar              page/      reports as HTML, wit
 figures     numbers as people write them         meaning    what a figure means: good, poor, a warning
 summary     summary.json of a run                read_run   a run folder as it was left
 
+emulated    marks for emulated units             names      long names of layers in narrow columns
+stage_figures  what stages did, in words         traffic    bytes between processes, in words
+run_details what else a run folder tells         worker_times, trace_spans   what workers did when
+observed    policies of a run, by its traces     perfetto   the same for Perfetto
+prometheus  what monitoring is told of runs; prometheus_servers of servers; exposition writes both
+
 Read first: summary.py, terminal/run_summary.py, page/run.py.
 """

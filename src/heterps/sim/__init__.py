@@ -14,7 +14,15 @@ job         a whole job by the engine of real runs     played      a scenario's 
 virtual     one run of a job under a variant           runs        many, in several processes
 variants    policies, and steps beside them            steps       what is done with gradients
 supply      samples for workers                        course      a run as values
-compare     who reaches a target soonest, and why
+compare     who reaches a target soonest, and why      child        a process that does one of several runs
+
+and the parts of a simulated job:
+
+worker      its turns take simulated time              servers      servers, mirrors and their keeper
+clients     clients of the servers, by a pump          storage      versions and checkpoints on the real disk
+memory_journal   the journal of its coordinator
+
+Read first: simulator.py, then job.py.
 """
 
 from heterps.sim.result import Segment, SimResult, WorkerResult

@@ -8,6 +8,8 @@ clocks     who is slowest and fastest              stale      ASP, SSP
 make       policies by name                        dynamic    DSSP, with its predictors
 trace      record and replay                       literal    DSSP as it was printed
 staleness  how many updates a gradient has missed  shares     batches fitted to workers
+
+Read first: policy.py, then stale.py.
 """
 
 from heterps.config.policy_words import parse_policy

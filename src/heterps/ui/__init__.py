@@ -9,6 +9,8 @@
       GET  TOKEN/compare           several runs side by side
       GET  TOKEN/metrics           running jobs for Prometheus
 
+`app` is the HTTP application, `serve` its process. Read first: app.py, then watch.py.
+
 A page is HTML that templates of report/page make; a change is the new HTML of its body, or of its section Now. Whoever
 does not know the token, which is the first part of every address, gets nothing.
 """

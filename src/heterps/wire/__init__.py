@@ -1,4 +1,16 @@
-"""Messaging: typed headers and raw frames over channels in memory, over ZeroMQ and over shared memory."""
+"""Messaging: typed headers and raw frames over channels in memory, over ZeroMQ and over shared memory.
+
+message     a typed header and raw frames           arrays     arrays as frames (halves: in 16 bits)
+channel     the contract of channels, and memory    address    where a server may listen
+zmq_channel channels between processes (zmq_socket: one socket)
+shared      large frames through shared memory (arena)
+simulated   a network on a simulated clock          ports      network ports of emulated machines
+stack       the layers over a channel: checked (checksums), resent (nothing is lost), faults (on purpose)
+keys        the key of a job                        gatekeeper only clients that hold it may connect
+counters    messages and bytes
+
+Read first: message.py, then channel.py.
+"""
 
 from heterps.wire.arrays import Packed, PackedKeys, pack_keys, pack_values, unpack_keys, unpack_values
 from heterps.wire.channel import BackPressure, Channel, MemoryNetwork, Received, receive_within

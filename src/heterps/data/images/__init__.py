@@ -4,6 +4,7 @@
     mnist               idx files in a folder, also .gz; Fashion-MNIST and others of that form
     digits              1,797 digits of 8 x 8 pixels that come with scikit-learn
 
+Each kind has a module (`cifar` reads both); `records` has images as bytes, and `write` writes them as Parquet.
 Nothing is downloaded.
 """
 

@@ -7,6 +7,14 @@
 
 [1] find or start the cluster   [2] reserve a bundle for every role, all or none   [3] servers, workers, training
 [4] stop the actors, give the reservations back; at the end of the run end Ray, if it was started here
+
+cluster        finds or starts Ray                 nodes          which nodes there are, and which leave
+placement      what a role takes of a cluster      reservations   places for all roles, or none
+roles, actor   a role inside an actor, and as its driver sees it
+fleet          the workers                         servers        the servers and their mirrors
+leaving        workers make room on nodes that are drained
+
+Read first: this file, then fleet.py.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@ losses of their labels.
     mmoe                                several labels from shared experts (MMoE: Ma et al., KDD 2018)
     din, bst                            target attention and a transformer over a history of items
     alexnet, resnet                     the networks of the DSSP paper, for small images
+
+`towers` has the parts that they share. Read first: ctr_dnn.py.
 """
 
 from __future__ import annotations

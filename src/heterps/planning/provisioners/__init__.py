@@ -1,4 +1,10 @@
-"""Provisioners by name. To add one, write a function with the contract of base.Provisioner and a line here."""
+"""Provisioners by name: how many units and servers a schedule gets.
+
+base     the contract           exact   the cheapest counts         newton   the paper's method
+ratio    the paper's baselines  kernels compiled loops of those that are not exact
+
+To add one, write a function with the contract of base.Provisioner and a line here. Read first: base.py, then exact.py.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Schedulers by the name of their method. To add one, write a class with base.Scheduler's contract and a line here.
 
-From outside heterps, call `heterps.register_scheduler`.
+base       the contract, and the loop that runs all of them
+exact      the cheapest plan, with proof (exact_rounds: in BSP)      brute      every schedule, on small problems
+simple     greedy, heuristic (AIBox), single (all on one resource)
+searching  changes (random changes of the elites), random_plans, genetic, bayes
+learned    rl (by a policy), with policy (the network), learner (its training), features (its input), opening (its
+           first bills); paper (as published)
+
+From outside heterps, call `heterps.register_scheduler`. Read first: base.py, then greedy.py and exact.py.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ local      the protocols (RowClient, Client, JobClient), and tables in this proc
 remote     tables on servers: session (state machine of requests), pump (sockets and threads)
 cache      hot rows near the worker (row_cache), rows asked for ahead
 connect    from addresses to a client          ask   one question, one answer         rebalance   servers join and leave
-keeper     replaces lost servers by their mirrors
+keeper     replaces lost servers by their mirrors            counts  bytes by kind, and what was saved
 
 Read first: local.py, then session.py.
 """

@@ -1,1 +1,6 @@
-"""Keys: each distinct one of a batch once (dedup), and which server each lives on (placement)."""
+"""Keys on their way to servers.
+
+dedup      each distinct key of a batch once      placement   which server has a key
+
+Read first: dedup.py.
+"""

@@ -3,6 +3,7 @@
 base        what a family is made of: Op (server) and Call (client)
 rows        pull and push rows              dense      pull, push and fill dense tables
 tables      whole tables out and in         row_files  rows that servers save and load themselves
+rounds      rounds that wait until their norm is known
 versions    what changed in tables, for those who follow a run
 metadata    counts, and what a table knows besides its rows
 mirrors     second servers that hold the same, and who leads them

@@ -9,5 +9,13 @@ accounting        what was done and paid                    stage_stats  how bus
 model             the whole model, as the coordinator sees  worker_state what workers have and servers have not
 fleet, failures   who works, and which error ended a run    positions, traces   the data's position, policies' decisions
 
+make_flow   the flow of a job                           follow_ups   what follows from rounds and batches, in order
+waits       what the coordinator waits for              silence      who has not been heard of for too long
+recovery    workers that died and come back             loss_budget  how many may be lost within an hour
+starts      how workers start, and how units are emulated    fitted_shares  samples of a round, by speed
+origin      where a run begins                          saving       checkpoints
+journal     decisions, for another coordinator          following, publishing   versions for those who use the model
+quarantine  rows of batches that were skipped
+
 Read first: core.py, then flow.py.
 """

@@ -6,5 +6,7 @@ turns         which micro-batch is next           feed       the training data o
 pushes        gradients on their way              mailbox    messages of neighbours and coordinator
 dense_parts   dense parameters on servers, or reduced among workers (all_reduce)      usage   seconds by what was done
 
+memory        what an emulated unit holds, which may not be more than it has
+
 Read first: core.py, then stage_work.py.
 """
