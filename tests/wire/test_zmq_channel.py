@@ -137,7 +137,7 @@ def test_a_peer_that_takes_nothing_is_back_pressure(stack: ExitStack, tmp_path: 
     options = SocketOptions(queue_messages=2, send_deadline_s=0.05)
     server = stack.enter_context(closing(ServerChannel("server", f"ipc://{tmp_path}/s", options=options)))
     client = stack.enter_context(closing(ClientChannel("client", {"server": server.address}, options=options)))
-    client.send("server", [b"hello"])
+    client.send("server", [b"hello"], deadline_s=30)
     receive_within(server, 30, "client")
     channel, peer = (client, "server") if sender == "client" else (server, "client")
 
