@@ -114,14 +114,16 @@ class TrialRunner:
         return sum(stage.count for stage in plan.stages)
 
 
-def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None) -> Trial:
-    """Runs `job`, made by `trial_job`, by `plan`, and measures its speed after a warm-up.
+def run_trial(
+    job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None, interval: int = INTERVAL
+) -> Trial:
+    """Runs `job`, made by `trial_job`, by `plan`, and measures its speed after a warm-up of `interval` batches.
 
-    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed or
-    `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
+    Counts whole intervals of as many batches, at least one, until `seconds` (of this machine, not emulated) have passed
+    or `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
     """
     layout = job_layout(job, plan)
-    interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
+    interval = interval if layout.in_rounds else max(interval, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
     watch = _TrialWatch(seconds, num_batches, len(plan.stages))
     with temporary_folder("trial-") as folder, ExitStack() as opened:
