@@ -17,7 +17,7 @@ from heterps.planning.correct import correct
 from heterps.planning.inline import layer_seconds
 from heterps.planning.local import OF_JOB, ThisMachine, fit_overhead, local_prediction, one_stage
 from heterps.planning.plan import Plan
-from heterps.planning.trial import StageSeconds, Trial
+from heterps.planning.trial import trial_of_run
 from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.units import num_cores
 from heterps.report.meaning import FINISHED
@@ -75,10 +75,6 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
         overheads = dict(profile.overheads or {}) | {OF_JOB: of_job}
         learned = profile.model_copy(update={"version": 2, "overheads": overheads})
         return learned, f"a batch takes {beside_s * 1e3:.1f} ms besides its layers ({field})"
-    stages = tuple(
-        StageSeconds(*((stage[doing] or 0.0) * batch_s for doing in ("compute", "communicate", "wait")))
-        for stage in summary["stages"]
-    )
-    num_batches = round(summary["samples"] / batch_size)
-    trial = Trial(plan, summary["measured_throughput"], stages, num_batches, summary["seconds"])
+    num_batches, measured = round(summary["samples"] / batch_size), summary["measured_throughput"]
+    trial = trial_of_run(plan, batch_size, measured, summary["stages"], num_batches, summary["seconds"])
     return correct(scaled, job.cluster, [trial]), "the layers of each stage take as long as they did"
