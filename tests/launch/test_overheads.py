@@ -13,6 +13,7 @@ from heterps.launch import overheads
 from heterps.launch.by_plan import default_plan, predict
 from heterps.launch.overheads import ENGINE, cache_file, engine_digest, overhead, with_overhead
 from heterps.planning.plan import load_plan
+from heterps.planning.prediction import TERMS
 from heterps.planning.trial import Trial, TrialStopped
 from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile, load_profile
 
@@ -176,7 +177,11 @@ def test_a_run_by_a_plan_of_two_stages_is_predicted_for_this_machine_with_its_te
     assert summary["predicted_throughput"] == pytest.approx(64 / 8, rel=1e-3), "four messages each way, a second each"
     assert summary["predicted_throughput_low"] < 8 < summary["predicted_throughput_high"] < 16
     assert summary["predicted_terms"]["overhead_s"] == pytest.approx(8.0)
-    assert set(summary["measured_terms"]) == {"compute_s", "communicate_s", "wait_s"}
+    measured, batch_s = summary["measured_terms"], 64 / summary["measured_throughput"]
+    assert tuple(measured) == TERMS
+    assert sum(measured.values()) == pytest.approx(batch_s, rel=0.02)
+    assert measured["servers_s"] == pytest.approx(summary["servers_busy"] * batch_s, rel=0.02)
+    assert 0 < summary["servers_busy"] < 1
     assert "predicted_in_rounds" not in summary
     assert summary["plan"]["throughput"] == 9000
     printed = " ".join(done.stdout.split())
@@ -184,7 +189,9 @@ def test_a_run_by_a_plan_of_two_stages_is_predicted_for_this_machine_with_its_te
     assert "predicted from real steps and an empty model" in printed
     page = (slow_messages / "run" / "report.html").read_text()
     assert "predicted from real steps and an empty model" in page
-    assert "All else" in page
+    for title in ("Compute", "Servers", "Network", "Overhead"):
+        assert title in printed, "a reader sees which term erred"
+        assert f">{title}<" in page
 
 
 def test_ray_on_this_machine_is_predicted_as_processes_and_units_elsewhere_are_not(slow_messages: Path) -> None:

@@ -85,8 +85,8 @@ def local_prediction(
         turn_s = way_s + (divided_s + launcher.free_fixed_s + worker_port_s) / num_workers
         moved_s = max(server_port_s, worker_port_s / num_workers)
         seconds = max(layers_s + rest_s, turn_s, server_port_s) if here.has_ports else layers_s + rest_s  # [5]
-    servers_s = min(sum(layer.server_s for layer in profile.layers) if here.in_rounds else 0.0, rest_s)
-    synced_s = sum(cost.sync_s for stage in stages for cost in _costs(profile, stage)) if here.in_rounds else 0.0
+    servers_s = min(sum(layer.server_s for layer in profile.layers), rest_s)
+    synced_s = sum(cost.sync_s for stage in stages for cost in _costs(profile, stage))
     network_s = moved_s if here.has_ports else min(synced_s + border_s, rest_s - servers_s)
     is_tested = of_job is not None or ("local" in known and profile.whole_steps is not None)
     basis = "real steps and an empty model" if known else "the sum of the layers"
