@@ -55,9 +55,11 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
     """Return the profile as corrected by the summary of a run, and what has changed in it."""
     batch_size = job.data.batch_size
     batch_s = batch_size / summary["measured_throughput"]
-    scaled = profile.at_batch_size(batch_size)
+    scaled, num_batches = profile.at_batch_size(batch_size), summary["samples"] / batch_size
     if not job.has_workers:
-        ratio = batch_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
+        start_s = plan.prediction.start_s / num_batches if plan.prediction is not None else 0.0
+        step_s = max(batch_s - start_s, batch_s / 2)
+        ratio = step_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
         steps = dict(profile.whole_steps or {}) | {job.num_threads: ratio}
         learned = profile.model_copy(update={"version": 2, "whole_steps": steps, "whole_steps_error": 0.0})
         return learned, f"a step takes {ratio:.2f} times the sum of its layers"
@@ -69,12 +71,12 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
         )
         overhead = fit_overhead(scaled, job.cluster, in_rounds, free, error=0.0)
         field = "batch_s" if job.sync.in_rounds else "free_fixed_s"
-        slower_s = batch_s - predicted.over(summary["samples"] / batch_size).seconds
+        slower_s = batch_s - predicted.over(num_batches).seconds
         beside_s = max(getattr(overhead, field) + slower_s, 0.0)
         of_job = overhead.model_copy(update={field: beside_s, "start_s": predicted.start_s})
         overheads = dict(profile.overheads or {}) | {OF_JOB: of_job}
         learned = profile.model_copy(update={"version": 2, "overheads": overheads})
         return learned, f"a batch takes {beside_s * 1e3:.1f} ms besides its layers ({field})"
-    num_batches, measured = round(summary["samples"] / batch_size), summary["measured_throughput"]
-    trial = trial_of_run(plan, batch_size, measured, summary["stages"], num_batches, summary["seconds"])
+    measured, stages = summary["measured_throughput"], summary["stages"]
+    trial = trial_of_run(plan, batch_size, measured, stages, round(num_batches), summary["seconds"])
     return correct(scaled, job.cluster, [trial]), "the layers of each stage take as long as they did"

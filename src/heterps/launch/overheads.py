@@ -122,8 +122,8 @@ def _measure(launcher: str) -> Overhead:
         generate(folder / "data", ROWS, 0, 0)
         job = _empty_job(folder / "data" / "train", launcher)
         if not job.has_workers:
-            seconds, error = step_seconds(job, SECONDS)
-            return Overhead(batch_s=seconds, error=error)
+            steps = step_seconds(job, SECONDS)
+            return Overhead(batch_s=steps.seconds, start_s=steps.start_s, error=steps.error)
         free = job.model_copy(update={"sync": ASP()})
         interval = _interval(job, overhead("inline").batch_s)
         trials = [_try(one, counts, interval) for one in (job, free) for counts in ([1], [2], [1, 1])]
