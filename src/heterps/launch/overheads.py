@@ -17,7 +17,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ from heterps.config import ASP, BSP, Cluster, Data, Job, Model, Resource, Schema
 from heterps.config.launchers import LAUNCHERS
 from heterps.data.cache import cache_folder
 from heterps.data.generate import generate
-from heterps.launch.trials import INTERVAL, run_trial, trial_job
+from heterps.launch.trials import interval_of, run_trial, trial_job
 from heterps.launch.whole_steps import step_seconds
 from heterps.planning.inline import inline_prediction
 from heterps.planning.local import OF_JOB, fit_overhead, one_stage, two_stages
@@ -42,9 +41,6 @@ from heterps.yamlfile import validate
 ENGINE = ("checkpoint", "data", "launch", "model", "nn", "ps", "sync", "training", "wire")
 """Packages of heterps whose code a run spends its time in."""
 ROWS, BATCH_SIZE, SECONDS, JOB_SECONDS = 4096, 64, 1.5, 3.0
-INTERVAL_S = 0.25
-"""Least seconds of the warm-up of a trial, and from one line of metrics to the next: the first batches of a run are
-slower, and a line takes about as long as an empty batch."""
 NUM_LAYERS = 5
 """Number of layers of the empty model: embedding, cat, linear, relu, logit."""
 ERROR = 0.05
@@ -66,7 +62,7 @@ def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Pr
         return found
     scaled, num_layers = found.at_batch_size(job.data.batch_size), len(found.layers)
     counts = [[1], [2], [1, 1]] if num_layers > 1 else [[1], [2]]
-    interval = _interval(job, inline_prediction(scaled, job.cluster, 1).seconds)
+    interval = interval_of(job, inline_prediction(scaled, job.cluster, 1).seconds)
     trials = [
         [_try(job.model_copy(update={"sync": sync}), stages, interval, num_layers, JOB_SECONDS) for stages in counts]
         for sync in (BSP(), ASP())
@@ -125,7 +121,7 @@ def _measure(launcher: str) -> Overhead:
             steps = step_seconds(job, SECONDS)
             return Overhead(batch_s=steps.seconds, start_s=steps.start_s, error=steps.error)
         free = job.model_copy(update={"sync": ASP()})
-        interval = _interval(job, overhead("inline").batch_s)
+        interval = interval_of(job, overhead("inline").batch_s)
         trials = [_try(one, counts, interval) for one in (job, free) for counts in ([1], [2], [1, 1])]
         one_s, two_s, border_s, free_one_s, free_two_s, free_border_s = (_batch_s(job, trial) for trial in trials)
         divided_s = min(max(2 * (free_one_s - free_two_s), 0.0), free_one_s)
@@ -159,12 +155,6 @@ def _try(
     plan = _plan(counts, num_layers, job.cluster)
     given = trial_job(job, launcher="local")
     return run_trial(given, plan, seconds=SECONDS if seconds is None else seconds, interval=interval)
-
-
-def _interval(job: Job, step_s: float) -> int:
-    """Number of batches that take INTERVAL_S, if one takes `step_s`; no more than from line to line of the job's."""
-    most = job.metrics_every_samples // job.data.batch_size
-    return max(min(math.ceil(INTERVAL_S / step_s), most), INTERVAL)
 
 
 def _batch_s(job: Job, trial: Trial) -> float:
