@@ -273,11 +273,17 @@ def _terms(summary: dict[str, Any]) -> list[PredictionCheck]:
     elif "servers_s" not in measured:
         groups = groups | {"Network": ["servers_s", "network_s"]}
         del groups["Servers"]
+
+    def total(terms: dict[str, float], names: list[str]) -> float:
+        return sum(terms.get(name, 0.0) for name in names)
+
     return [
-        PredictionCheck(title, *sums, batch_time, "more a batch", "less a batch", is_term=True)
+        PredictionCheck(
+            title, total(predicted, names), total(measured, names), batch_time, "more a batch", "less a batch",
+            is_term=True,
+        )
         for title, names in groups.items()
-        if (sums := [sum(terms.get(name, 0.0) for name in names) for terms in (predicted, measured)])
-    ]
+    ]  # fmt: skip
 
 
 def follows_plan(summary: dict[str, Any]) -> bool:

@@ -90,8 +90,9 @@ class StageStats:
         """Fields of summary.json. `served_s`: seconds that a server has spent on messages."""
         taken_s = seconds - self._whole.seconds
         fields = {**self._fields(self._whole, seconds), **self._totals(), "max_lead": flow.leads, "usd": self._usd}
-        known = served_s is not None and taken_s > 0
-        return fields | ({"servers_busy": round(served_s / taken_s, 4)} if known else {})
+        if served_s is None or taken_s <= 0:
+            return fields
+        return fields | {"servers_busy": round(served_s / taken_s, 4)}
 
     def status(self, progress: RunProgress, flow: Flow) -> dict[str, Any]:
         """Return the fields of the open interval, for `heterps status`."""
