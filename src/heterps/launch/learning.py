@@ -14,11 +14,11 @@ from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.launch.by_plan import predict
 from heterps.planning.correct import correct
-from heterps.planning.inline import layer_seconds
+from heterps.planning.inline import INLINE_JOB, layer_seconds
 from heterps.planning.local import OF_JOB, ThisMachine, fit_overhead, local_prediction, one_stage
 from heterps.planning.plan import Plan
 from heterps.planning.trial import trial_of_run
-from heterps.profiling.profile import Profile, load_profile
+from heterps.profiling.profile import Overhead, Profile, load_profile
 from heterps.profiling.units import num_cores
 from heterps.report.meaning import FINISHED
 
@@ -57,11 +57,14 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
     batch_s = batch_size / summary["measured_throughput"]
     scaled, num_batches = profile.at_batch_size(batch_size), summary["samples"] / batch_size
     if not job.has_workers:
-        start_s = plan.prediction.start_s / num_batches if plan.prediction is not None else 0.0
-        step_s = max(batch_s - start_s, batch_s / 2)
+        told_s = plan.prediction.start_s if plan.prediction is not None else 0.0
+        start_s = min(told_s, batch_s * num_batches / 2)  # of a run in which it cannot have been longer
+        step_s = batch_s - start_s / num_batches
         ratio = step_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
         steps = dict(profile.whole_steps or {}) | {job.num_threads: ratio}
-        learned = profile.model_copy(update={"version": 2, "whole_steps": steps, "whole_steps_error": 0.0})
+        overheads = dict(profile.overheads or {}) | ({INLINE_JOB: Overhead(start_s=start_s)} if start_s else {})
+        changed = {"whole_steps": steps, "whole_steps_error": 0.0, "overheads": overheads or None}
+        learned = profile.model_copy(update={"version": 2, **changed})
         return learned, f"a step takes {ratio:.2f} times the sum of its layers"
     if job.plan is None and (predicted := predict(job, plan)) is not None:
         alone = [one_stage(len(scaled.layers), job.cluster, k) for k in (1, 2)]
