@@ -1,8 +1,8 @@
 """Do predictions hold? Predicted intervals against runs of real processes on this machine, nothing emulated.
 
-python benchmarks/predictions/bench.py run --model small --folder /tmp/predictions      a profile, and fourteen runs
-python benchmarks/predictions/bench.py run --model large --folder /tmp/predictions
-python benchmarks/predictions/bench.py table --folder /tmp/predictions                  all results so far
+python benchmarks/predictions/bench.py run --folder /tmp/predictions      two profiles, 16 runs and `make demo`; a table
+python benchmarks/predictions/bench.py run --folder /tmp/predictions --models small --cases local-2-asp local-1+1-bsp
+python benchmarks/predictions/bench.py table --folder /tmp/predictions    all results so far
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import itertools
 import json
 import statistics
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,14 +30,18 @@ model: {{factory: ctr_dnn, args: {args}}}
 data: {{train: data/train, batch_size: {batch_size}, epochs: {epochs}}}
 threads: {threads}
 """
-CASES = [("inline", threads, "bsp") for threads in ("1", "2")]
-CASES += [("local", workers, sync) for workers in ("1", "2", "1+1") for sync in ("bsp", "asp", "ssp:3")]
+DEMO, DEMO_ROWS = "demo", 2
+"""The model of `make demo`, which has as many times the rows of the others."""
+TABLE = [("inline", threads, "bsp") for threads in ("1", "2")]
+TABLE += [("local", workers, sync) for workers in ("1", "2") for sync in ("bsp", "asp", "ssp:3")]
+CASES = [*TABLE, *(("local", "1+1", sync) for sync in ("bsp", "asp", "ssp:3"))]
 CASES += [("ray", workers, sync) for workers in ("1", "1+1") for sync in ("bsp", "asp")]
-"""Launcher, threads of the process or workers of each stage, and policy. 1+1: embeddings in a stage of their own."""
+"""Launcher, threads of the process or workers of each stage, and policy. 1+1: embeddings in a stage of their own.
+Those of TABLE are run unless others are asked for."""
 
 
 def run(folder: Path, model: str, rows: int, batch_size: int, epochs: int, cases: Sequence[str]) -> None:
-    """Profile the model once, run all cases, and add a line for each to results.jsonl."""
+    """Profile the model once, run the cases, and add a line for each to results.jsonl."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "data").exists():
         heterps(folder, "data", "synth", "data", "--rows", rows, "--test-rows", 0)
@@ -45,7 +50,8 @@ def run(folder: Path, model: str, rows: int, batch_size: int, epochs: int, cases
     if not profile.exists():
         heterps(folder, "profile", f"{model}.yaml", "--resources", "cpu", "--launcher", "local", "--out", profile.name)
     for launcher, count, sync in CASES:
-        if cases and f"{launcher}-{count}-{sync}" not in cases:
+        is_wanted = f"{launcher}-{count}-{sync}" in cases if cases else (launcher, count, sync) in TABLE
+        if not is_wanted:
             continue
         _write_job(folder, model, 1 if "+" in count else int(count), batch_size, epochs)
         words = ["--launcher", launcher, "--sync", sync]
@@ -53,15 +59,33 @@ def run(folder: Path, model: str, rows: int, batch_size: int, epochs: int, cases
         words += ["--plan", _write_plan(folder, profile, count)] if "+" in count else []
         name = next(name for n in itertools.count(1) if not (folder / (name := f"{model}-{n}")).exists())
         summary = json.loads(heterps(folder, "train", f"{model}.yaml", "--run", name, "--json", *words))
-        line = {"model": model, "launcher": launcher, "count": count, "sync": sync}
-        line |= {key: value for key, value in summary.items() if key.startswith(("predicted_", "measured_"))}
-        with (folder / "results.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-        print(_row(line), flush=True)
+        _keep(folder, {"model": model, "launcher": launcher, "count": count, "sync": sync}, summary)
+
+
+def demo(folder: Path, rows: int) -> None:
+    """Run `make demo` in the folder, with data and a profile of its own, and add a line for its training."""
+    repository = Path(__file__).parents[2]
+    (folder / DEMO).mkdir(parents=True, exist_ok=True)
+    if not (folder / DEMO / "examples").exists():
+        (folder / DEMO / "examples").symlink_to(repository / "examples")
+    command = [sys.executable, "examples/demo.py", str(DEMO_ROWS * rows)]
+    subprocess.run(command, cwd=folder / DEMO, stdout=subprocess.DEVNULL, check=True)
+    newest = max((folder / DEMO / "runs").glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
+    summary = json.loads(newest.read_text())
+    count = str(json.loads((newest.parent / "plan.json").read_text())["stages"][0]["count"])
+    _keep(folder, {"model": DEMO, "launcher": "inline", "count": count, "sync": "bsp"}, summary)
+
+
+def _keep(folder: Path, case: dict[str, Any], summary: dict[str, Any]) -> None:
+    """Add a line to results.jsonl, and print it as a row."""
+    line = case | {key: value for key, value in summary.items() if key.startswith(("predicted_", "measured_"))}
+    with (folder / "results.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(_row(line), flush=True)
 
 
 def table(folder: Path) -> None:
-    """Print all results as a table in Markdown, and how far off they are."""
+    """Print all results as a table in Markdown, and how far off they are: the median, the worst, and those inside."""
     lines = [json.loads(text) for text in (folder / "results.jsonl").read_text().splitlines()]
     print("| model | launcher | units | policy | predicted | interval | measured | error | inside |")
     print("|---|---|---:|---|---:|---:|---:|---:|---|")
@@ -71,7 +95,7 @@ def table(folder: Path) -> None:
     inside = sum(_is_inside(line) for line in lines)
     print(
         f"\nMedian error {statistics.median(errors):.1%}, worst {max(errors):.1%}; "
-        f"{inside} of {len(lines)} runs inside their interval."
+        f"{inside} of {len(lines)} runs ({inside / len(lines):.0%}) inside their interval."
     )
 
 
@@ -116,16 +140,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--folder", type=Path, required=True, help="for data, profiles, runs and results.jsonl")
-    parser.add_argument("--model", choices=list(MODELS), default="small")
-    parser.add_argument("--cases", nargs="*", default=[], help="such as local-2-asp; by default all")
+    names = [*MODELS, DEMO]
+    parser.add_argument("--models", nargs="*", choices=names, default=names)
+    parser.add_argument("--cases", nargs="*", default=[], help="such as local-1+1-asp; by default those of the table")
     parser.add_argument("--rows", type=int, default=250_000)
     parser.add_argument("--batch-size", type=int, default=1024)
     parser.add_argument("--epochs", type=int, default=1)
     asked = parser.parse_args(words)
-    if asked.what == "table":
-        table(asked.folder)
-    else:
-        run(asked.folder, asked.model, asked.rows, asked.batch_size, asked.epochs, asked.cases)
+    folder = asked.folder.resolve()
+    for model in asked.models if asked.what == "run" else ():
+        if model == DEMO:
+            demo(folder, asked.rows)
+        else:
+            run(folder, model, asked.rows, asked.batch_size, asked.epochs, asked.cases)
+    table(folder)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 One worker on each of 1 to 4 hosts, and a server on the first, as Ray actors; links at 100 Mb/s, 1 Gb/s and unlimited.
 The planner is told the ports, that all hosts share this machine's cores, and that one worker is on the server's host.
+Half a minute to a minute for each of the 24 cases, and two for the profile, which --data keeps.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -66,6 +68,7 @@ def measure(hosts: Hosts, count: int, rate: str, sync: str, folder: Path) -> dic
     hosts.run(1, [sys.executable, "-m", "heterps", *words], timeout_s=220)
     sent = sum(hosts.num_bytes(n)[1] - before[n - 1][1] for n in range(1, count + 1))
     summary = json.loads((run / "summary.json").read_text())
+    predicted = predicted.over(summary["samples"] / job.data.batch_size)
     expected, low, high = predicted.throughput(job.data.batch_size)
     return {
         "hosts": count,
@@ -91,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="*", default=[1, 2, 3, 4])
     parser.add_argument("--links", nargs="*", default=list(GBPS), choices=list(GBPS))
-    parser.add_argument("--sync", nargs="*", default=["bsp"])
+    parser.add_argument("--sync", nargs="*", default=["bsp", "ssp:3"])
     parser.add_argument("--samples", type=int, default=120_000)
     parser.add_argument("--data", type=Path, help="keep data and profile here, for several calls")
     options = parser.parse_args()
@@ -107,17 +110,32 @@ def main() -> None:
         heads = ["hosts", "link", "policy", "predicted samples/s", "interval", "measured", "error", "inside", "MB sent"]
         print(f"| {' | '.join([*heads, *(f'{name[:-2]}, ms' for name in TERMS)])} |")
         print("|---" * (len(heads) + len(TERMS)) + "|")
+        rows = []
         for count in options.hosts:
             with Hosts(count) as hosts:
                 start_ray(hosts, [{"cpu": 2}, *[{"cpu": 1}] * (count - 1)])
                 for sync in options.sync:
                     for rate in options.links:
-                        print(_row(measure(hosts, count, rate, sync, folder)), flush=True)
+                        rows.append(measure(hosts, count, rate, sync, folder))
+                        print(_row(rows[-1]), flush=True)
+        errors, inside = [abs(_error(row)) for row in rows], sum(map(_is_inside, rows))
+        print(
+            f"\nMedian error {statistics.median(errors):.1%}, worst {max(errors):.1%}; {inside} of {len(rows)} runs "
+            f"({inside / len(rows):.0%}) inside their interval."
+        )
+
+
+def _error(row: dict[str, Any]) -> float:
+    """Predicted over measured, less one."""
+    return float(row["predicted"] / row["measured"] - 1)
+
+
+def _is_inside(row: dict[str, Any]) -> bool:
+    return bool(row["low"] <= row["measured"] <= row["high"])
 
 
 def _row(row: dict[str, Any]) -> str:
-    error = row["predicted"] / row["measured"] - 1
-    inside = "yes" if row["low"] <= row["measured"] <= row["high"] else "no"
+    error, inside = _error(row), "yes" if _is_inside(row) else "no"
     terms = " | ".join(f"{milliseconds:.1f}" for milliseconds in row["terms"].values())
     return (
         f"| {row['hosts']} | {row['link']} | {row['sync']} | {row['predicted']:,.0f} "

@@ -31,12 +31,14 @@ def test_the_table_says_how_far_off_predictions_were(
     out = capsys.readouterr().out
     assert "| small | local | 2 | bsp | 1,200 | 600-1,320 | 1,000 | +20.0% | yes |" in out
     assert "| small | local | 2 | asp | 900 | 450-990 | 1,000 | -10.0% | no |" in out
-    assert "Median error 10.0%, worst 20.0%; 2 of 3 runs inside their interval." in out
+    assert "Median error 10.0%, worst 20.0%; 2 of 3 runs (67%) inside their interval." in out
 
 
 @pytest.mark.slow
 def test_a_case_is_profiled_and_run(bench: ModuleType, tmp_path: Path) -> None:
-    bench.main(["run", "--folder", str(tmp_path), "--rows", "8192", "--cases", "inline-2-bsp", "local-1-bsp"])
+    bench.main(["run", "--folder", str(tmp_path), "--rows", "8192", "--models", "small", "demo",
+                "--cases", "inline-2-bsp", "local-1-bsp"])  # fmt: skip
     found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert [line["launcher"] for line in found] == ["inline", "local"]
+    assert [line["launcher"] for line in found] == ["inline", "local", "inline"]
+    assert found[-1]["model"] == "demo"
     assert all(line["predicted_throughput_low"] > 0 and line["measured_throughput"] > 0 for line in found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from pathlib import Path
@@ -21,6 +22,8 @@ from runs import (
     with_server,
     write_plan,
 )
+
+from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +64,25 @@ def test_a_server_on_another_host_keeps_the_tables_of_one_process_over_a_cut_lin
         with training(hosts) as process:
             cut(hosts, process, 3.0)
             end(process)
+
+
+def test_a_run_whose_server_is_on_another_host_is_predicted_by_the_port_between_them(folder: Path) -> None:
+    with_server()
+    job = Path("job.yaml")
+    job.write_text(job.read_text().replace("limit: 4}", "limit: 4, port_gbps: 0.002}"))
+    cost = Cost(compute_s=0.001, sync_s=0, input_s=0, alpha=1, beta=1)
+    names = ("embedding", "cat", "deep.linear1", "deep.relu1", "deep.logit")
+    layers = [LayerProfile(name=name, costs={"near": cost}, row_bytes=0, dense_bytes=0) for name in names]
+    layers[0] = layers[0].model_copy(update={"row_bytes": 2000})
+    Profile(model="tiny", batch_size=16, layers=tuple(layers)).write("profile.json")
+    with Hosts(2) as hosts, server(hosts):
+        hosts.limit(2, "2mbit")
+        with training(hosts, "--launcher", "local", "--workers", "1", "--profile", "profile.json") as process:
+            end(process)
+    told = json.loads(Path("run/summary.json").read_text())
+    assert told["predicted_terms"]["network_s"] == pytest.approx(2000 / 250_000, rel=0.1)
+    assert told["measured_terms"].keys() == told["predicted_terms"].keys()
+    assert min(told["measured_terms"].values()) > 0
 
 
 def test_a_push_whose_answer_is_lost_is_applied_once(folder: Path) -> None:

@@ -12,6 +12,7 @@ from command import heterps_here
 from heterps.config import Job, load_job
 from heterps.launch.by_plan import default_plan
 from heterps.launch.learning import corrected, learn
+from heterps.planning.inline import INLINE_JOB
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile, load_profile
 
@@ -54,6 +55,18 @@ def test_the_second_run_is_predicted_by_the_first(job: Job, tmp_path: Path) -> N
     again = train(tmp_path)
     assert "learned" not in again
     assert again["predicted_throughput"] == pytest.approx(first["measured_throughput"], rel=1e-3)
+
+
+@pytest.mark.parametrize("start_s", [0.001, 1000.0])
+def test_an_inline_run_with_a_start_is_predicted_by_the_one_before_too(
+    job: Job, tmp_path: Path, start_s: float
+) -> None:
+    started = {"whole_steps": {1: 1.0}, "overheads": {INLINE_JOB: Overhead(start_s=start_s)}}
+    load_profile("profile.json").model_copy(update={"version": 2, **started}).write("profile.json")
+    first = train(tmp_path, "--learn")
+    kept = (load_profile("profile.json").overheads or {})[INLINE_JOB].start_s
+    assert kept == pytest.approx(start_s) if start_s < 1 else 0 < kept < start_s / 2
+    assert train(tmp_path)["predicted_throughput"] == pytest.approx(first["measured_throughput"], rel=1e-3)
 
 
 def test_a_run_that_is_too_short_teaches_nothing(job: Job, tmp_path: Path) -> None:

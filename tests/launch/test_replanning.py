@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from heterps.config import Cluster, Data, Job, load_cluster
 from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.launch.replanning import Wishes, ask_to_follow, new_cluster, propose, write_files
 from heterps.planning.plan import load_plan
-from heterps.profiling.profile import Cost, LayerProfile, Profile
+from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
 from heterps.training.run.commands import CommandReply
 from heterps.training.run.control import Found
+from heterps.training.run.folder import ALWAYS_MEASURED
 from heterps.yamlfile import dump_yaml
 
 LAYERS = ("a", "b", "c", "d", "e")
@@ -58,10 +60,67 @@ def test_the_plan_that_runs_stays_where_nothing_is_cheaper(found):
     assert not proposal.is_better or proposal.new.usd < proposal.old.usd
 
 
-def test_the_measured_rate_of_the_slowest_stage_stands_beside_the_predicted_one(found):
-    assert propose(found, status(), Wishes()).measured is None, "nothing is measured yet"
-    running = status() | {"stages": [{"workers": 1, "samples_per_s": 250.0}]}
-    assert propose(found, running, Wishes()).measured == 250.0
+def at_rate(samples_per_s, compute=1.0, communicate=0.0, **more):
+    """The status of one worker that does so many samples a second, with these shares of its time."""
+    shares = {"resource": "cpu", "compute": compute, "communicate": communicate, "wait": 1 - compute - communicate}
+    return status(**more) | {"stages": [{"workers": 1, "samples_per_s": samples_per_s, **shares}]}
+
+
+def test_what_runs_is_billed_by_the_measured_rate_beside_the_predicted_one(found):
+    told = propose(found, status(), Wishes())
+    assert (told.measured, told.by_profile) == (None, None), "nothing is measured yet"
+    for rate in (250.0, 10_000.0):  # slower, and faster than a single correction reaches
+        proposal = propose(found, at_rate(rate), Wishes())
+        assert proposal.measured == rate
+        assert proposal.old.throughput == pytest.approx(rate, rel=1e-3)
+        assert proposal.old.usd == pytest.approx(32_000 / rate / 3600 * 2, rel=1e-3)
+        assert proposal.by_profile is not None
+        assert proposal.by_profile[0].throughput == pytest.approx(320), "by the profile alone"
+        assert proposal.throughput == pytest.approx(rate, rel=1e-3), "the first plan, as measured"
+
+
+@pytest.mark.parametrize(("rate", "usd", "told", "measured"), [(3200.0, 3.0, "big", "cpu"), (32.0, 30.0, "cpu", "big")])
+def test_a_measurement_decides_against_the_profile(found, rate, usd, told, measured):
+    """By the profile big is ten times as fast; what runs on cpu is measured ten times as fast or slow as it says."""
+    wishes = Wishes(prices={"big": usd})
+    chosen = [propose(found, now, wishes).new.stages[0].resource for now in (status(), at_rate(rate))]
+    assert chosen == [told, measured]
+
+
+def test_time_that_no_stage_accounts_for_slows_both_plans_alike(found):
+    waits = propose(found, at_rate(160.0, compute=0.5), Wishes(prices={"big": 0.5}))
+    assert waits.by_profile is not None
+    for bill, by_profile in zip((waits.old, waits.new), waits.by_profile, strict=True):
+        assert bill.throughput == pytest.approx(by_profile.throughput / 2, rel=1e-3)
+        assert bill.usd == pytest.approx(by_profile.usd * 2, rel=1e-3)
+
+
+def test_what_trials_reached_counts_for_both_plans(found, tmp_path):
+    path = tmp_path / "there" / "profile.json"
+    before = propose(found, status(), Wishes(prices={"big": 0.5}))
+    load_profile(path).model_copy(update={"version": 2, "reached": 0.5}).write(path)
+    after = propose(found, status(), Wishes(prices={"big": 0.5}))
+    assert after.old.throughput == pytest.approx(before.old.throughput / 2)
+    assert after.new.throughput == pytest.approx(before.new.throughput / 2)
+
+
+def test_a_wish_is_held_against_what_is_measured(found):
+    wished = Wishes(throughput=400.0, prices={"big": 900.0})
+    assert propose(found, status(), wished).cannot_stay
+    assert not propose(found, at_rate(500.0), wished).cannot_stay
+    assert propose(found, at_rate(300.0), wished).cannot_stay == (
+        "it is expected to do 300 samples/s, and 400 are wanted"
+    )
+
+
+def test_the_longer_of_the_open_interval_and_the_last_one_is_measured(found, tmp_path):
+    lines = [at_rate(100.0) | dict.fromkeys(ALWAYS_MEASURED, 0) | {"samples": samples} for samples in (400, 900)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert propose(found, at_rate(250.0, samples=1000), Wishes()).measured == 100.0
+    assert propose(found, at_rate(250.0, samples=2000), Wishes()).measured == 250.0
+    two = at_rate(250.0, samples=1000)
+    two["stages"][0]["workers"] = 2
+    assert propose(found, two, Wishes()).measured == 250.0, "the last interval had one worker"
 
 
 def test_a_cheaper_plan_is_better(found):
@@ -75,7 +134,7 @@ def test_a_cheaper_plan_is_better(found):
     ("wishes", "why"),
     [
         (Wishes(limits={"cpu": 1}), "it has 2 units of 'cpu', and the limit is 1"),
-        (Wishes(throughput=1000.0), "it is predicted to do 320 samples/s, and 1,000 are wanted"),
+        (Wishes(throughput=1000.0), "it is expected to do 320 samples/s, and 1,000 are wanted"),
     ],
 )
 def test_what_breaks_a_wish_cannot_stay_though_the_other_is_dearer(found, wishes, why):

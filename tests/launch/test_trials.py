@@ -12,7 +12,7 @@ from heterps.cli import main
 from heterps.config import ASP, Cluster, Emulation, Job, Resource, load_job
 from heterps.errors import ConfigError
 from heterps.launch import trials
-from heterps.launch.trials import STEP, TrialRunner, run_trial, trial_job
+from heterps.launch.trials import INTERVAL, STEP, TrialRunner, interval_of, run_trial, trial_job
 from heterps.model import build_model
 from heterps.model.trace import trace
 from heterps.planning.plan import Plan, PlannedServers, Stage, load_plan
@@ -88,6 +88,16 @@ def test_without_rounds_a_trial_counts_whole_batches(job: Job) -> None:
     trial = run_trial(at_scale(trial_job(asp, emulate=True), SCALE), plan_of(job, 2), seconds=0.0)
     assert trial.num_batches >= 4
     assert trial.stages[0].busy_s >= 0.010 * 0.9  # five layers of 4 ms on two units
+
+
+@pytest.mark.parametrize(
+    ("batch_s", "every", "expected"),
+    [(0.01, 65_536, 25), (0.001, 1600, 100), (1.0, 65_536, INTERVAL), (0.01, 16, INTERVAL)],
+)
+def test_lines_of_a_trial_are_a_quarter_of_a_second_apart_but_no_rarer_than_those_of_the_job(
+    job: Job, batch_s: float, every: int, expected: int
+) -> None:
+    assert interval_of(job.model_copy(update={"metrics_every_samples": every}), batch_s) == expected
 
 
 def test_a_run_that_is_told_to_stop_is_no_trial(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from command import heterps_here
 
 from heterps.config import Job, Servers, load_job
 from heterps.launch.whole_steps import with_whole_steps
-from heterps.planning.inline import layer_seconds
+from heterps.planning.inline import INLINE_JOB, inline_prediction, layer_seconds
 from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
 
 JOB = """
@@ -44,7 +44,25 @@ def test_the_ratio_times_the_sum_is_the_time_of_steps_that_really_ran(job: Job) 
     assert set(found.whole_steps) == {1, 2}
     seconds = found.whole_steps[2] * layer_seconds(found, job.cluster, 2).seconds
     assert 1e-4 < seconds < 5.0, "a small step takes milliseconds"
+    assert 0 <= (found.overheads or {})[INLINE_JOB].start_s < 5.0
     assert sorted(path.name for path in Path().iterdir()) == ["data", "job.yaml"], "and leaves nothing behind"
+
+
+def test_the_start_is_what_the_first_steps_take_more_than_others(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heterps.launch import whole_steps
+
+    def watch_steps(_: Job, seconds: float) -> whole_steps._StepWatch:
+        watch = whole_steps._StepWatch(seconds)
+        monkeypatch.setattr(whole_steps.time, "perf_counter", iter(range(100)).__next__)
+        for number in range(1, 100):
+            try:
+                watch.stepped(64, 2.5 + number, 0.5, None)  # type: ignore[arg-type]
+            except whole_steps.Enough:
+                break
+        return watch
+
+    monkeypatch.setattr(whole_steps, "_watch_steps", watch_steps)
+    assert whole_steps.step_seconds(job, 0.0) == pytest.approx((1.0, 0.0, 2.5))
 
 
 @pytest.mark.parametrize("profile", [profile_of("v100"), profile_of(estimated=True)])
@@ -73,6 +91,10 @@ def test_a_profile_of_a_job_has_whole_steps_and_a_run_is_predicted_by_them(job: 
     run = heterps_here("train", "job.yaml", "--profile", "profile.json", "--run", "run", "--json", cwd=tmp_path)
     assert run.returncode == 0, run.stderr
     summary = json.loads(run.stdout)
+    steady = inline_prediction(profile, job.cluster, 2)
+    assert summary["predicted_throughput"] == pytest.approx(64 / (steady.seconds + steady.start_s / 20), rel=1e-3), (
+        "two epochs of ten batches have the start once"
+    )
     low, expected, high = (summary[f"predicted_throughput{end}"] for end in ("_low", "", "_high"))
     assert low < expected < high
     assert summary["predicted_by"] == "real steps on this machine"

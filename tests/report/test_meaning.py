@@ -51,6 +51,33 @@ def test_a_run_stopped_before_its_first_step_is_compared_with_nothing():
     assert usd_per_billion({**SUMMARY, **nothing}) == ""
 
 
+PREDICTED = {"compute_s": 0.010, "servers_s": 0.004, "network_s": 0.002, "overhead_s": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "measured", "told"),
+    [
+        (
+            "local",
+            {"compute_s": 0.010, "servers_s": 0.003, "network_s": 0.012, "overhead_s": 0.001},
+            {"Compute": 0.0, "Servers": -0.25, "Network": 5.0, "Overhead": 0.0},
+        ),
+        (
+            "local",  # nobody has counted the seconds of servers
+            {"compute_s": 0.020, "network_s": 0.003, "overhead_s": 0.002},
+            {"Compute": 1.0, "Network": -0.5, "Overhead": 1.0},
+        ),
+        ("inline", {"compute_s": 0.007, "overhead_s": 0.006}, {"Compute, tables": -0.5, "Overhead": 1.0}),
+    ],
+)
+def test_each_term_that_was_measured_is_checked_and_together_they_are_the_batch(launcher, measured, told):
+    terms = {"launcher": launcher, "predicted_terms": PREDICTED, "measured_terms": measured}
+    checks = compare({**SUMMARY, **terms})[3:]
+    assert {check.title: check.error for check in checks} == {title: pytest.approx(off) for title, off in told.items()}
+    assert sum(check.predicted for check in checks) == pytest.approx(sum(PREDICTED.values()))
+    assert sum(check.measured for check in checks) == pytest.approx(sum(measured.values()))
+
+
 def test_a_cost_is_given_in_a_unit_that_runs_share():
     assert usd_per_billion(SUMMARY) == "1,000.00 USD a billion samples"
 

@@ -51,7 +51,8 @@ def replan(
     """Plan again for the samples that are left of a running job, and let it go on by a plan that is cheaper.
 
     The job is saved after the running step and goes on by the new plan from there, in the same process; nothing changes
-    if its own plan is still the best. The plan and the cluster are kept in the run's folder.
+    if its own plan is still the best. The plan and the cluster are kept in the run's folder. Both plans are billed by
+    what the running stages are measured to do, where that is known.
     """
     from json import loads
 
@@ -89,8 +90,14 @@ def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
     console.print(plans_table(proposal.old, proposal.new, is_chosen=bool(text)))
     console.print(f"For the {proposal.samples:,} samples that are left.")
     if proposal.measured is not None:
-        predicted = f", predicted {rate(proposal.old.throughput)}" if proposal.old.is_predicted else ""
-        console.print(f"What runs does {rate(proposal.measured)} samples/s now{predicted}.")
+        console.print(f"What runs does {rate(proposal.measured)} samples/s now.")
+    if proposal.by_profile is not None:
+        old, new = (
+            f"{rate(plan.throughput)} samples/s for {usd(plan.usd)}" if plan.is_predicted else "unknown"
+            for plan in proposal.by_profile
+        )
+        by_profile = f"what runs {old}, the new plan {new}"
+        console.print(f"Both bills rest on what is measured. By the profile alone: {by_profile}.")
     if proposal.cannot_stay:
         console.print(f"What runs cannot stay: {proposal.cannot_stay}.", markup=False)
     if proposal.left_out:
@@ -101,11 +108,15 @@ def _show(proposal: Proposal, text: str, *, as_json: bool) -> None:
         return
     if proposal.old.is_predicted and proposal.new.is_predicted:
         saved = proposal.old.usd - proposal.new.usd
-        console.print(f"{usd(abs(saved))} {'less' if saved >= 0 else 'more'} than what runs, as predicted.")
+        console.print(f"{usd(abs(saved))} {'less' if saved >= 0 else 'more'} than what runs, {proposal.basis}.")
     console.print(text, markup=False)
 
 
 def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
+    by_profile = proposal.by_profile and {
+        word: {"throughput": plan.throughput, "hours": plan.hours, "usd": plan.usd}
+        for word, plan in zip(("old", "new"), proposal.by_profile, strict=True)
+    }
     return {
         "changed": bool(text),
         "old": proposal.old.model_dump(mode="json", exclude_none=True),
@@ -113,6 +124,7 @@ def _as_json(proposal: Proposal, text: str) -> dict[str, Any]:
         "samples": proposal.samples,
         "throughput": proposal.throughput,
         "measured_throughput": proposal.measured,
+        "by_profile": by_profile,
         "cannot_stay": proposal.cannot_stay,
         "left_out": list(proposal.left_out),
     }

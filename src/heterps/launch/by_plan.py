@@ -29,6 +29,7 @@ from heterps.model.trace import trace_or_whole
 from heterps.planning.local import ThisMachine, local_plan, local_prediction
 from heterps.planning.plan import Plan
 from heterps.planning.prediction import Prediction
+from heterps.planning.real import port_bytes_per_s
 from heterps.profiling.profile import load_profile
 from heterps.profiling.units import num_cores
 from heterps.temporary import owned_folder, temporary_name
@@ -49,6 +50,7 @@ from heterps.training.protocol.predicted import check_costs, round_seconds
 from heterps.training.run.control import Control
 from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer, Outcome
+from heterps.wire.address import is_local
 from heterps.wire.ports import Port
 
 OpenFleet = Callable[..., AbstractContextManager[tuple[Fleet, str]]]
@@ -163,26 +165,34 @@ def default_plan(job: Job) -> Plan:
         num_workers=job.num_threads,
         batch_size=job.data.batch_size,
         samples=open_reader(job).num_rows * job.data.epochs,
-        here=this_machine(job),
+        here=machines_of(job, job.num_threads),
     )
 
 
-def this_machine(job: Job) -> ThisMachine | None:
-    """This machine, if all workers and servers of the job are real processes of it; None if units are elsewhere."""
-    if not job.has_workers or job.emulation is not None or job.is_elsewhere:
+def machines_of(job: Job, num_workers: int) -> ThisMachine | None:
+    """The machines of the job's workers and servers, as far as they are known; None of emulated units, and elsewhere.
+
+    What is on other hosts is known if the cluster says what ports these have. A worker there has a core to itself, and
+    none is taken to share the host of a server: where processes are placed is seen only when they run.
+    """
+    if not job.has_workers or job.emulation is not None:
         return None
-    return ThisMachine(num_cores(), job.sync.in_rounds)
+    far = job.is_elsewhere or not all(map(is_local, job.servers.addresses if job.servers is not None else ()))
+    has_ports = far and any(port_bytes_per_s(job.cluster, name) is not None for name in job.cluster.resources)
+    if job.is_elsewhere and not has_ports:
+        return None
+    return ThisMachine(num_workers if job.is_elsewhere else num_cores(), job.sync.in_rounds, has_ports=has_ports)
 
 
 def predict(job: Job, plan: Plan) -> Prediction | None:
-    """Predict a run of `job` by `plan` as real processes of this machine, or inline as the plan says.
+    """Predict a run of `job` by `plan` as real processes of this machine or of hosts behind ports, or inline.
 
-    Of units elsewhere and emulated ones the plan says what is expected, if it was made for the job's policy. None
-    without a profile of all layers on the resources of the plan.
+    Of emulated units, and of hosts whose ports are not known, the plan says what is expected, if it was made for the
+    job's policy. None without a profile of all layers on the resources of the plan.
     """
     if not job.has_workers:
         return plan.prediction
-    if (here := this_machine(job)) is None:
+    if (here := machines_of(job, sum(stage.count for stage in plan.stages))) is None:
         return plan.prediction if plan.sync == job.sync.label else None
     if job.profile is None:
         return None

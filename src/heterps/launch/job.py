@@ -143,8 +143,8 @@ def _train(
     with ExitStack() as opened:
         job, plan, outcome = run_by_plan(job, run, plan, opened, resume=resume, observer=observer, shown=shown)
         predicted = predict(job, plan)
-        is_elsewhere = job.plan is not None and plan.is_predicted and predicted is not None
-        promised = shown or (plan if is_elsewhere else None)
+        is_rented = job.plan is None or not plan.is_predicted or predicted is None or job.is_elsewhere
+        promised = shown or (None if is_rented else plan)
         in_rounds = throughput_in_rounds(job, plan) if predicted is None else None
         summary = summarise(job, plan, outcome, predicted, promised, in_rounds)
         warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]

@@ -14,11 +14,11 @@ from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.launch.by_plan import predict
 from heterps.planning.correct import correct
-from heterps.planning.inline import layer_seconds
+from heterps.planning.inline import INLINE_JOB, layer_seconds
 from heterps.planning.local import OF_JOB, ThisMachine, fit_overhead, local_prediction, one_stage
 from heterps.planning.plan import Plan
-from heterps.planning.trial import StageSeconds, Trial
-from heterps.profiling.profile import Profile, load_profile
+from heterps.planning.trial import trial_of_run
+from heterps.profiling.profile import Overhead, Profile, load_profile
 from heterps.profiling.units import num_cores
 from heterps.report.meaning import FINISHED
 
@@ -55,11 +55,16 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
     """Return the profile as corrected by the summary of a run, and what has changed in it."""
     batch_size = job.data.batch_size
     batch_s = batch_size / summary["measured_throughput"]
-    scaled = profile.at_batch_size(batch_size)
+    scaled, num_batches = profile.at_batch_size(batch_size), summary["samples"] / batch_size
     if not job.has_workers:
-        ratio = batch_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
+        told_s = plan.prediction.start_s if plan.prediction is not None else 0.0
+        start_s = min(told_s, batch_s * num_batches / 2)  # of a run in which it cannot have been longer
+        step_s = batch_s - start_s / num_batches
+        ratio = step_s / layer_seconds(scaled, job.cluster, job.num_threads).seconds
         steps = dict(profile.whole_steps or {}) | {job.num_threads: ratio}
-        learned = profile.model_copy(update={"version": 2, "whole_steps": steps, "whole_steps_error": 0.0})
+        overheads = dict(profile.overheads or {}) | ({INLINE_JOB: Overhead(start_s=start_s)} if start_s else {})
+        changed = {"whole_steps": steps, "whole_steps_error": 0.0, "overheads": overheads or None}
+        learned = profile.model_copy(update={"version": 2, **changed})
         return learned, f"a step takes {ratio:.2f} times the sum of its layers"
     if job.plan is None and (predicted := predict(job, plan)) is not None:
         alone = [one_stage(len(scaled.layers), job.cluster, k) for k in (1, 2)]
@@ -69,16 +74,12 @@ def corrected(profile: Profile, job: Job, plan: Plan, summary: dict[str, Any]) -
         )
         overhead = fit_overhead(scaled, job.cluster, in_rounds, free, error=0.0)
         field = "batch_s" if job.sync.in_rounds else "free_fixed_s"
-        slower_s = batch_s - predicted.over(summary["samples"] / batch_size).seconds
+        slower_s = batch_s - predicted.over(num_batches).seconds
         beside_s = max(getattr(overhead, field) + slower_s, 0.0)
         of_job = overhead.model_copy(update={field: beside_s, "start_s": predicted.start_s})
         overheads = dict(profile.overheads or {}) | {OF_JOB: of_job}
         learned = profile.model_copy(update={"version": 2, "overheads": overheads})
         return learned, f"a batch takes {beside_s * 1e3:.1f} ms besides its layers ({field})"
-    stages = tuple(
-        StageSeconds(*((stage[doing] or 0.0) * batch_s for doing in ("compute", "communicate", "wait")))
-        for stage in summary["stages"]
-    )
-    num_batches = round(summary["samples"] / batch_size)
-    trial = Trial(plan, summary["measured_throughput"], stages, num_batches, summary["seconds"])
+    measured, stages = summary["measured_throughput"], summary["stages"]
+    trial = trial_of_run(plan, batch_size, measured, stages, round(num_batches), summary["seconds"])
     return correct(scaled, job.cluster, [trial]), "the layers of each stage take as long as they did"

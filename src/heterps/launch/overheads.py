@@ -8,12 +8,14 @@
     all of them                       start_s = what the first batches took more than the others, at least
 
 The figures are kept in `overheads.json` of the user's cache folder, because they belong to the machine and to the
-version of heterps, not to a model. A real job costs more than an empty one and its layers: where its data is at hand,
-short trials of the job itself tell how much.
+code that trains, not to a model: after a change of that code they are measured anew. A real job costs more than an
+empty one and its layers: where its data is at hand, short trials of the job itself tell how much.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,8 +26,9 @@ from heterps.config import ASP, BSP, Cluster, Data, Job, Model, Resource, Schema
 from heterps.config.launchers import LAUNCHERS
 from heterps.data.cache import cache_folder
 from heterps.data.generate import generate
-from heterps.launch.trials import run_trial, trial_job
+from heterps.launch.trials import interval_of, run_trial, trial_job
 from heterps.launch.whole_steps import step_seconds
+from heterps.planning.inline import inline_prediction
 from heterps.planning.local import OF_JOB, fit_overhead, one_stage, two_stages
 from heterps.planning.plan import Plan, PlannedServers
 from heterps.planning.trial import Trial
@@ -35,8 +38,8 @@ from heterps.temporary import temporary_folder
 from heterps.training.protocol.layout import job_layout
 from heterps.yamlfile import validate
 
-"""Launchers whose overhead can be measured on one machine."""
-
+ENGINE = ("checkpoint", "data", "launch", "model", "nn", "ps", "sync", "training", "wire")
+"""Packages of heterps whose code a run spends its time in."""
 ROWS, BATCH_SIZE, SECONDS, JOB_SECONDS = 4096, 64, 1.5, 3.0
 NUM_LAYERS = 5
 """Number of layers of the empty model: embedding, cat, linear, relu, logit."""
@@ -59,8 +62,9 @@ def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Pr
         return found
     scaled, num_layers = found.at_batch_size(job.data.batch_size), len(found.layers)
     counts = [[1], [2], [1, 1]] if num_layers > 1 else [[1], [2]]
+    interval = interval_of(job, inline_prediction(scaled, job.cluster, 1).seconds)
     trials = [
-        [_try(job.model_copy(update={"sync": sync}), of_stages, num_layers, JOB_SECONDS) for of_stages in counts]
+        [_try(job.model_copy(update={"sync": sync}), stages, interval, num_layers, JOB_SECONDS) for stages in counts]
         for sync in (BSP(), ASP())
     ]
     in_rounds, free = ([_batch_s(job, trial) for trial in of_policy] for of_policy in trials)
@@ -71,7 +75,7 @@ def with_overhead(profile: Profile, launcher: str, job: Job | None = None) -> Pr
 
 def overhead(launcher: str) -> Overhead:
     """Return the overhead of a launcher on this machine. A cache that cannot be read or written is done without."""
-    key = f"{launcher}, heterps {heterps.__version__}, {num_cores()} cores"
+    key = f"{launcher}, heterps {heterps.__version__}, engine {engine_digest()}, {num_cores()} cores"
     known = _cached()
     kept = known.get(key)
     if isinstance(kept, dict) and kept.keys() == Overhead.model_fields.keys():  # else it is of another version
@@ -84,6 +88,16 @@ def overhead(launcher: str) -> Overhead:
     except OSError:
         pass  # it is measured again next time
     return found
+
+
+@functools.cache
+def engine_digest(package: Path = Path(heterps.__file__).parent) -> str:
+    """Return a digest of the code of ENGINE: a figure that was measured with another one does not hold."""
+    files = sorted(path for name in ENGINE for path in (package / name).rglob("*.py"))
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(package).as_posix()} {path.stat().st_size}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def cache_file() -> Path:
@@ -104,10 +118,11 @@ def _measure(launcher: str) -> Overhead:
         generate(folder / "data", ROWS, 0, 0)
         job = _empty_job(folder / "data" / "train", launcher)
         if not job.has_workers:
-            seconds, error = step_seconds(job, SECONDS)
-            return Overhead(batch_s=seconds, error=error)
+            steps = step_seconds(job, SECONDS)
+            return Overhead(batch_s=steps.seconds, start_s=steps.start_s, error=steps.error)
         free = job.model_copy(update={"sync": ASP()})
-        trials = [_try(one, counts) for one in (job, free) for counts in ([1], [2], [1, 1])]
+        interval = interval_of(job, overhead("inline").batch_s)
+        trials = [_try(one, counts, interval) for one in (job, free) for counts in ([1], [2], [1, 1])]
         one_s, two_s, border_s, free_one_s, free_two_s, free_border_s = (_batch_s(job, trial) for trial in trials)
         divided_s = min(max(2 * (free_one_s - free_two_s), 0.0), free_one_s)
         return Overhead(
@@ -133,10 +148,13 @@ def _empty_job(data: Path, launcher: str) -> Job:
     )
 
 
-def _try(job: Job, counts: Sequence[int], num_layers: int = NUM_LAYERS, seconds: float | None = None) -> Trial:
-    """Run a trial with so many workers in each stage."""
+def _try(
+    job: Job, counts: Sequence[int], interval: int, num_layers: int = NUM_LAYERS, seconds: float | None = None
+) -> Trial:
+    """Run a trial with so many workers in each stage, and a line of metrics after each interval of so many batches."""
     plan = _plan(counts, num_layers, job.cluster)
-    return run_trial(trial_job(job, launcher="local"), plan, seconds=SECONDS if seconds is None else seconds)
+    given = trial_job(job, launcher="local")
+    return run_trial(given, plan, seconds=SECONDS if seconds is None else seconds, interval=interval)
 
 
 def _batch_s(job: Job, trial: Trial) -> float:

@@ -1,23 +1,30 @@
 """Replanning: is there a better plan for the samples that are left, at other prices, limits or throughput?
 
-run folder: job, profile   cluster: the job's, or new,   the running job:      [1] bill of what runs, for what is left
-                           with single prices and limits  samples, workers     [2] the planner's plan for what is left
-                                                                               [3] another, and cheaper, or what runs
+run folder: job, profile   cluster: the job's, or new,   the running job:      [1] the profile as what runs corrects it
+                           with single prices and limits  samples, workers,    [2] bill of what runs, for what is left
+                                                          measured rates       [3] the planner's plan for what is left
+                                                                               [4] another, and cheaper, or what runs
                                                                                    cannot stay --> files in the run
                                                                                    folder, and Replan to the job
+
+Both bills rest on [1]: what each running stage measures replaces the costs of its layers, and the whole run's rate over
+that of its slowest station is what any plan is expected to reach (`Profile.reached`). Without measurements yet, both
+rest on the profile as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import heterps.planning as planning
 from heterps.config import Cluster, Job, load_cluster, load_job
 from heterps.errors import ConfigError, PlanInfeasible, RunError
+from heterps.planning.api import CostModel, make_problem, plan
+from heterps.planning.correct import correct
 from heterps.planning.plan import Plan, check_plan, load_plan
+from heterps.planning.trial import trial_of_run
 from heterps.profiling.profile import Profile, load_profile
 from heterps.training.protocol.emulation import lacks_devices
 from heterps.training.run.commands import Replan
@@ -28,6 +35,8 @@ from heterps.yamlfile import dump_yaml, validate
 FIRST_PLAN = "plan-1.json"
 CHEAPER = 1e-6
 """Least relative saving for which a job changes its plan: a smaller one is not worth a checkpoint."""
+PASSES = 5
+"""Number of corrections by what runs: each changes a stage by a factor of 4 at most (planning/correct.py)."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,11 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The plan that runs and a new one. Bills are for the remaining samples; throughput 0 means there is no bill."""
+    """The plan that runs and a new one. Bills are for the remaining samples; throughput 0 means there is no bill.
+
+    Where what runs is measured, bills are by the profile as corrected by that, and `by_profile` has those by the
+    profile alone, of the old and the new plan.
+    """
 
     old: Plan  # with the counts that run now
     new: Plan
@@ -57,6 +70,12 @@ class Proposal:
     is_given: bool  # the new plan, by the user
     measured: float | None = None  # samples a second of what runs, in the open interval
     left_out: tuple[str, ...] = ()  # resources that were not planned with: this machine has no such device
+    by_profile: tuple[Plan, Plan] | None = None
+
+    @property
+    def basis(self) -> str:
+        """What both bills rest on, as the end of a sentence."""
+        return "as predicted" if self.by_profile is None else "by what is measured"
 
     @property
     def is_better(self) -> bool:
@@ -67,7 +86,7 @@ class Proposal:
 
 
 def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal:
-    """[1] [2] Plans again for the job that was `found` with this `status`.
+    """[1] [2] [3] Plans again for the job that was `found` with this `status`.
 
     Raises PlanInfeasible, ConfigError and RunError.
     """
@@ -80,41 +99,99 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
     counts = [stage["workers"] for stage in status["stages"]]
     stages = tuple(s.model_copy(update={"count": n}) for s, n in zip(running.stages, counts, strict=True))
     running = running.model_copy(update={"stages": stages})
-    profile = _profile(job, found, wishes)
+    told = _profile(job, found, wishes)
+    as_told = _billed(running, told, cluster, left)
+    measured = _measured(found.folder, status)
+    profile = told
+    if told is not None and measured is not None:
+        profile = _corrected(told, job.cluster, running, *measured, is_emulated="emulated" in status)
     old = _billed(running, profile, cluster, left)
     floor = wishes.throughput or _first_throughput(found.folder, profile, cluster, left) or old.throughput or None
-    cannot_stay = _cannot_stay(old, cluster, floor)
-    measured = min((stage.get("samples_per_s") or 0.0 for stage in status["stages"]), default=0.0) or None
+    proposal = Proposal(
+        old, old, cluster, left, floor, _cannot_stay(old, cluster, floor),
+        is_given=wishes.plan is not None, measured=None if measured is None else measured[0],
+    )  # fmt: skip
     if wishes.plan is not None:
-        given = load_plan(wishes.plan)
-        layers = running.layers or given.layers
+        new = load_plan(wishes.plan)
+        layers = running.layers or new.layers
         if layers is not None:
-            check_plan(given, layers, job.data.batch_size, cluster, where=str(wishes.plan))
-        new = _billed(given, profile, cluster, left)
-        return Proposal(old, new, cluster, left, floor, cannot_stay, True, measured)
-    assert profile is not None
-    if floor is None:
+            check_plan(new, layers, job.data.batch_size, cluster, where=str(wishes.plan))
+        new = _billed(new, profile, cluster, left)
+    else:
+        assert profile is not None
+        left_out = lacks_devices(job.model_copy(update={"cluster": cluster}), cluster.resources)
+        proposal = replace(proposal, left_out=tuple(left_out))
+        new = _planned(profile, cluster, running, proposal, wishes)
+    by_profile = None if profile is told else (as_told, _billed(new, told, cluster, left))
+    return replace(proposal, new=new, by_profile=by_profile)
+
+
+def _planned(profile: Profile, cluster: Cluster, running: Plan, proposal: Proposal, wishes: Wishes) -> Plan:
+    """[3] The planner's plan for the samples of a proposal, on what is here."""
+    if proposal.throughput is None:
         raise ConfigError("what runs cannot be billed with this cluster: say with --throughput how fast to be")
-    left_out = lacks_devices(job.model_copy(update={"cluster": cluster}), cluster.resources)
-    here = new_cluster(cluster, Wishes(limits=dict.fromkeys(left_out, 0)))
+    here = new_cluster(cluster, Wishes(limits=dict.fromkeys(proposal.left_out, 0)))
     try:
-        new = planning.plan(
+        return plan(
             profile,
             here,
-            throughput=floor,
-            samples=left,
+            throughput=proposal.throughput,
+            samples=proposal.samples,
             method=wishes.method,
             seed=wishes.seed,
-            cost="real" if running.rented is not None or cluster.has_facts else "paper",
+            cost=_cost_model(running),
             sync=running.sync,
         )
     except PlanInfeasible as error:
-        if not left_out:
+        if not proposal.left_out:
             raise
         raise PlanInfeasible(
-            f"{error} Not planned with, because this machine has no such device: {', '.join(left_out)}."
+            f"{error} Not planned with, because this machine has no such device: {', '.join(proposal.left_out)}."
         ) from error
-    return Proposal(old, new, cluster, left, floor, cannot_stay, False, measured, tuple(left_out))
+
+
+def _measured(folder: Path, status: Mapping[str, Any]) -> tuple[float, Sequence[Mapping[str, Any]]] | None:
+    """Samples a second of what runs, and what its stages do: in the open interval, or the last one if that is longer.
+
+    None before the first push.
+    """
+    lines = Run(folder).metrics()[-2:]
+    ended = [line["samples"] for line in lines]
+    last_began, last_ended = (0, *ended)[-2:] if ended else (0, 0)
+    stages = status["stages"]
+    if lines and last_ended - last_began > status["samples"] - last_ended and _are_alike(lines[-1]["stages"], stages):
+        stages = lines[-1]["stages"]
+    rate = min(stage.get("samples_per_s") or 0.0 for stage in stages)
+    return (rate, stages) if rate else None
+
+
+def _are_alike(ones: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether stages have the same workers."""
+    return [(one["resource"], one["workers"]) for one in ones] == [(one["resource"], one["workers"]) for one in others]
+
+
+def _corrected(
+    profile: Profile,
+    cluster: Cluster,
+    plan: Plan,
+    throughput: float,
+    stages: Sequence[Mapping[str, Any]],
+    *,
+    is_emulated: bool,
+) -> Profile:
+    """[1] The profile by which `plan` has the measured throughput, and the measured seconds in each of its stages."""
+    if all(stage.get("compute") is not None for stage in stages):
+        batch_s = profile.batch_size / throughput
+        trial = trial_of_run(plan, profile.batch_size, throughput, stages, 1, batch_s)
+        trial = replace(trial, is_emulated=is_emulated)
+        for _ in range(PASSES):
+            profile = correct(profile, cluster, [trial])
+    alone = profile.model_copy(update={"reached": None, "reached_for": None})
+    slowest = _billed(plan, alone, cluster, 1).throughput
+    if not slowest:
+        return profile
+    reached = min(throughput / slowest, 1.0)
+    return alone.model_copy(update={"version": 2, "reached": reached, "reached_for": plan.sync})
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:
@@ -173,19 +250,14 @@ def _profile(job: Job, found: Found, wishes: Wishes) -> Profile | None:
 
 def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int) -> Plan:
     """The plan with its bill for that many samples at these prices, whether it is within the limits or not."""
-    from heterps.config.policy_words import parse_policy
     from heterps.planning.bill import bill
-    from heterps.planning.cost import Problem
-    from heterps.planning.real import Conditions
 
     unknown = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
     if profile is None or not set(plan.units) <= set(cluster.resources):
         return plan.model_copy(update=unknown)
     limits = {name: max(resource.limit, plan.units.get(name, 0)) for name, resource in cluster.resources.items()}
     roomy = new_cluster(cluster, Wishes(limits=limits))
-    policy = parse_policy(plan.sync) if plan.sync is not None else None
-    conditions = Conditions(policy) if plan.rented is not None or cluster.has_facts else None
-    problem = Problem(profile, roomy, throughput=1.0, samples=samples, conditions=conditions)
+    problem = make_problem(profile, roomy, 1.0, samples, cost=_cost_model(plan), sync=plan.sync)
     if problem.num_layers != plan.stages[-1].last + 1:
         raise ConfigError(
             f"the profile of {profile.model!r} has {problem.num_layers} layers and the plan has "
@@ -195,6 +267,11 @@ def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int)
     figures: dict[str, Any] = {"throughput": predicted.throughput, "hours": predicted.hours, "usd": predicted.usd}
     figures |= {"rented": predicted.rented, "lanes": predicted.lanes}
     return plan.model_copy(update=figures | {"bottleneck": predicted.bottleneck, "gap": None, "optimal_usd": None})
+
+
+def _cost_model(plan: Plan) -> CostModel:
+    """The bill of a plan: that of real machines if it rents some, else what the cluster asks for."""
+    return "real" if plan.rented is not None else "auto"
 
 
 def _first_throughput(folder: Path, profile: Profile | None, cluster: Cluster, samples: int) -> float:
@@ -211,7 +288,7 @@ def _cannot_stay(plan: Plan, cluster: Cluster, floor: float | None) -> str:
         if count > (limit := cluster.most_units(name)):
             return f"it has {count} units of {name!r}, and the limit is {limit}"
     if plan.is_predicted and floor is not None and plan.throughput < floor * (1 - CHEAPER):
-        return f"it is predicted to do {plan.throughput:,.0f} samples/s, and {floor:,.0f} are wanted"
+        return f"it is expected to do {plan.throughput:,.0f} samples/s, and {floor:,.0f} are wanted"
     return ""
 
 

@@ -10,6 +10,7 @@ and the end is an exception out of the coordinator's loop: what is under way is 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -31,6 +32,9 @@ from heterps.training.run.folder import Run
 from heterps.training.run.observer import Observer
 
 INTERVAL = 4  # batches, at least
+INTERVAL_S = 0.25
+"""Least seconds of the warm-up of a trial of real processes, and from one line of metrics to the next: the first
+batches of a run are slower, and a line takes as long as a small batch."""
 MANY_EPOCHS = 1_000_000
 STEP, MOST_STEPS = 4.0, 3  # of scales
 STEADY = 0.05
@@ -114,14 +118,21 @@ class TrialRunner:
         return sum(stage.count for stage in plan.stages)
 
 
-def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None) -> Trial:
+def run_trial(
+    job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | None = None, interval: int | None = None
+) -> Trial:
     """Runs `job`, made by `trial_job`, by `plan`, and measures its speed after a warm-up.
 
-    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed or
-    `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
+    interval  number of batches of the warm-up, and between two lines of metrics; None: by what the plan promises
+
+    Counts whole intervals of some batches, at least one, until `seconds` (of this machine, not emulated) have passed
+    or `num_batches` are done. Raises TrialStopped on Ctrl-C and SIGTERM, and what a run by this plan raises.
     """
     layout = job_layout(job, plan)
-    interval = INTERVAL if layout.in_rounds else max(INTERVAL, layout.num_lanes)  # every lane has had its batch
+    if interval is None:
+        is_known = job.emulation is None and plan.is_predicted
+        interval = interval_of(job, job.data.batch_size / plan.throughput) if is_known else INTERVAL
+    interval = interval if layout.in_rounds else max(interval, layout.num_lanes)  # every lane has had its batch
     job = job.model_copy(update={"metrics_every_samples": interval * job.data.batch_size})
     watch = _TrialWatch(seconds, num_batches, len(plan.stages))
     with temporary_folder("trial-") as folder, ExitStack() as opened:
@@ -130,6 +141,12 @@ def run_trial(job: Job, plan: Plan, *, seconds: float = 5.0, num_batches: int | 
         except Enough:
             return watch.trial(plan, job.data.batch_size, is_emulated=job.emulation is not None)
     raise TrialStopped(outcome.stopped_by or "the data is over")
+
+
+def interval_of(job: Job, batch_s: float) -> int:
+    """Number of batches that take INTERVAL_S, if one takes `batch_s`; no more than from line to line of the job's."""
+    most = job.metrics_every_samples // job.data.batch_size
+    return max(min(math.ceil(INTERVAL_S / batch_s), most), INTERVAL)
 
 
 class Enough(Exception):

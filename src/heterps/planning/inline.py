@@ -5,7 +5,8 @@
         seconds for a batch = sum of compute_s (1 - alpha + alpha / k)  +  (sum of server_s + input_s of layer 0) / k
 
 times what real steps took of such a sum when the profile was made (`whole_steps`): the sum does not know that one
-thread hands out the work of the others, that a reader works ahead, or that a small batch is not divided.
+thread hands out the work of the others, that a reader works ahead, or that a small batch is not divided. The same steps
+show by how much the first ones of a run are slower.
 
 Nothing crosses a network, so no layer pays sync_s. A model that cannot be traced into layers is still trained, as one
 layer, with a plan that predicts nothing.
@@ -18,7 +19,10 @@ from heterps.devices import is_cpu
 from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.planning.prediction import DRIFT, UNTESTED, Prediction, combined, layers_error
-from heterps.profiling.profile import Cost, Profile
+from heterps.profiling.profile import Cost, Overhead, Profile
+
+INLINE_JOB = "inline, this job"
+"""Name of the overhead that has the start of a run of the job itself in one process."""
 
 
 def cpu_resource(cluster: Cluster) -> str:
@@ -42,6 +46,7 @@ def inline_prediction(profile: Profile, cluster: Cluster, num_cores: int) -> Pre
     return layers.model_copy(
         update={
             "overhead_s": layers.overhead_s + (ratio - 1) * layers.seconds,
+            "start_s": (profile.overheads or {}).get(INLINE_JOB, Overhead()).start_s,
             "error": combined(profile.whole_steps_error or 0.0, DRIFT),
             "basis": "real steps on this machine",
         }
@@ -71,7 +76,7 @@ def inline_plan(profile: Profile, cluster: Cluster, *, num_cores: int, samples: 
     """Make the plan of an inline run over `samples` samples in total, with its bill."""
     costs, resource = _costs(profile, cluster)
     prediction = inline_prediction(profile, cluster, num_cores)
-    throughput = profile.batch_size / prediction.seconds
+    throughput = profile.batch_size / prediction.over(samples / profile.batch_size).seconds
     hours = samples / throughput / 3600
     return Plan(
         method="inline",

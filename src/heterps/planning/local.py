@@ -47,7 +47,7 @@ class ThisMachine:
     num_cores: int
     in_rounds: bool
     has_ports: bool = False
-    """Whether workers and servers are hosts of their own behind the ports that the cluster says."""
+    """Whether workers and servers are on hosts behind the ports that the cluster says; these share the cores."""
     num_beside: int = 0
     """Number of workers on the host of a server, whose messages pass no port."""
 
@@ -85,8 +85,8 @@ def local_prediction(
         turn_s = way_s + (divided_s + launcher.free_fixed_s + worker_port_s) / num_workers
         moved_s = max(server_port_s, worker_port_s / num_workers)
         seconds = max(layers_s + rest_s, turn_s, server_port_s) if here.has_ports else layers_s + rest_s  # [5]
-    servers_s = min(sum(layer.server_s for layer in profile.layers) if here.in_rounds else 0.0, rest_s)
-    synced_s = sum(cost.sync_s for stage in stages for cost in _costs(profile, stage)) if here.in_rounds else 0.0
+    servers_s = min(sum(layer.server_s for layer in profile.layers), rest_s)
+    synced_s = sum(cost.sync_s for stage in stages for cost in _costs(profile, stage))
     network_s = moved_s if here.has_ports else min(synced_s + border_s, rest_s - servers_s)
     is_tested = of_job is not None or ("local" in known and profile.whole_steps is not None)
     basis = "real steps and an empty model" if known else "the sum of the layers"
@@ -222,7 +222,7 @@ def local_plan(
 ) -> Plan:
     """Make the plan for `samples` samples in total of a model with these layers, with a bill if there is a profile.
 
-    here  the machine on which all processes run; None: units are machines of their own, or emulated
+    here  the machines on which all processes run; None: they are not known, or units are emulated
     """
     stage = one_stage(len(layers), cluster, num_workers)
     servers = PlannedServers(resource=cluster.server_resource, count=1)
@@ -256,7 +256,8 @@ def local_plan(
         prediction = local_prediction(scaled, cluster, plan.stages, num_workers, here)
         throughput = batch_size / prediction.over(samples / batch_size).seconds
         predicted |= {"throughput": throughput, "hours": samples / throughput / 3600, "prediction": prediction}
-        predicted |= {"bottleneck": "this machine"}
+        of_hosts = "ports" if prediction.network_s > prediction.compute_s else "cores of the hosts"
+        predicted |= {"bottleneck": of_hosts if here.has_ports else "this machine"}
     hours = predicted["hours"]
     usd = plan.usd_per_hour(cluster) * hours  # the server runs, whether or not a layer needs it
     return plan.model_copy(update={**predicted, "usd": usd})

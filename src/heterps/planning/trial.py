@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from heterps.planning.plan import Plan
 
@@ -34,6 +35,23 @@ class Trial:
     is_emulated: bool = False
     late: float = 0.0  # emulated only: share of the time for which this machine was slower than the emulated units
     start_s: float = 0.0  # seconds that the batches of the warm-up took more than others; not emulated
+
+
+def trial_of_run(
+    plan: Plan,
+    batch_size: int,
+    throughput: float,
+    stages: Sequence[Mapping[str, Any]],
+    num_batches: int,
+    seconds: float,
+) -> Trial:
+    """Take a run by a plan for a trial of it; `stages` has the shares of what its workers did, as in summary.json."""
+    batch_s = batch_size / throughput
+    spent = tuple(
+        StageSeconds(*((stage[doing] or 0.0) * batch_s for doing in ("compute", "communicate", "wait")))
+        for stage in stages
+    )
+    return Trial(plan, throughput, spent, num_batches, seconds)
 
 
 class TrialStopped(Exception):

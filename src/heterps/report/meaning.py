@@ -259,24 +259,31 @@ def _interval(summary: dict[str, Any]) -> tuple[float, float] | None:
 
 
 def _terms(summary: dict[str, Any]) -> list[PredictionCheck]:
-    """Checks the seconds of a batch in layers and of all else: servers, messages, reading, waiting for others.
+    """Checks the seconds of a batch by term. What was measured in one is predicted by the sum of its terms.
 
-    A worker in one process with its tables does not tell layers and tables apart.
+    A worker in one process with its tables does not tell layers and tables apart; others take servers for a part of the
+    network where nobody has counted their seconds.
     """
     predicted, measured = summary.get("predicted_terms"), summary.get("measured_terms")
     if predicted is None or measured is None:
         return []
-    is_inline = not has_workers(summary.get("launcher"))
-    tables_s = predicted["servers_s"] if is_inline else 0.0
-    layers_s = measured["compute_s"] + (measured["communicate_s"] if is_inline else 0.0)
-    pairs = {
-        "Layers, tables" if is_inline else "Layers": (predicted["compute_s"] + tables_s, layers_s),
-        "All else": (sum(predicted.values()) - predicted["compute_s"] - tables_s, sum(measured.values()) - layers_s),
-    }
+    groups = {"Compute": ["compute_s"], "Servers": ["servers_s"], "Network": ["network_s"], "Overhead": ["overhead_s"]}
+    if not has_workers(summary.get("launcher")):
+        groups = {"Compute, tables": ["compute_s", "servers_s"], "Overhead": ["network_s", "overhead_s"]}
+    elif "servers_s" not in measured:
+        groups = groups | {"Network": ["servers_s", "network_s"]}
+        del groups["Servers"]
+
+    def total(terms: dict[str, float], names: list[str]) -> float:
+        return sum(terms.get(name, 0.0) for name in names)
+
     return [
-        PredictionCheck(title, predicted_s, measured_s, batch_time, "more a batch", "less a batch", is_term=True)
-        for title, (predicted_s, measured_s) in pairs.items()
-    ]
+        PredictionCheck(
+            title, total(predicted, names), total(measured, names), batch_time, "more a batch", "less a batch",
+            is_term=True,
+        )
+        for title, names in groups.items()
+    ]  # fmt: skip
 
 
 def follows_plan(summary: dict[str, Any]) -> bool:

@@ -13,6 +13,9 @@ from heterps.report.meaning import COMPLETED, DIVERGED, STOPPED_EARLY, bill_of
 from heterps.report.stage_figures import DOINGS, bottleneck
 from heterps.training.run.observer import Outcome
 
+OF_STAGES = ("stages", "max_lead", "servers_busy", "cache", "traffic", "emulated")
+"""Fields of summary.json that the coordinator has counted, where there is something to count."""
+
 
 def summarise(
     job: Job,
@@ -56,7 +59,7 @@ def summarise(
         "own_loss": outcome.has_own_loss,
         **_teacher(job, tested),
         "predicted_throughput": round(plan.throughput, 1) if plan.is_predicted else None,
-        **_interval_and_terms(job, predicted, staged["stages"], throughput),
+        **_interval_and_terms(job, predicted, staged, throughput),
         **({"predicted_in_rounds": round(in_rounds, 1)} if in_rounds is not None else {}),
         "measured_throughput": round(throughput, 1),
         "predicted_usd": _predicted_usd(job, plan, outcome),
@@ -76,31 +79,45 @@ def summarise(
         **({"data": outcome.counts} if outcome.counts else {}),
         "launcher": job.launcher,
         "sync": job.sync.label,
-        **{name: staged[name] for name in ("stages", "max_lead", "cache", "traffic", "emulated") if name in staged},
+        **{name: staged[name] for name in OF_STAGES if name in staged},
     }
 
 
 def _interval_and_terms(
-    job: Job, predicted: Prediction | None, stages: list[dict[str, Any]], throughput: float
+    job: Job, predicted: Prediction | None, staged: dict[str, Any], throughput: float
 ) -> dict[str, Any]:
-    """The interval of the predicted throughput, and the seconds of a batch by term: as predicted and as measured.
-
-    Measured terms are those of the workers of the stage that waits least: shares of the time between two batches.
-    """
+    """The interval of the predicted throughput, and the seconds of a batch by term: as predicted and as measured."""
     if predicted is None or not throughput:
         return {}
     _, low, high = predicted.throughput(job.data.batch_size)
-    stage = stages[bottleneck(stages) or 0]
-    batch_s = job.data.batch_size / throughput
-    measured = {f"{doing}_s": round((stage[doing] or 0.0) * batch_s, 6) for doing in DOINGS}
+    measured = _measured_terms(staged, job.data.batch_size / throughput, has_workers=job.has_workers)
     terms = predicted.model_dump(include=set(TERMS))
     return {
         "predicted_throughput_low": round(low, 1),
         "predicted_throughput_high": round(high, 1),
         "predicted_by": predicted.basis,
         "predicted_terms": {name: round(seconds, 6) for name, seconds in terms.items()},
-        "measured_terms": measured,
+        "measured_terms": {name: round(seconds, 6) for name, seconds in measured.items()},
     }
+
+
+def _measured_terms(staged: dict[str, Any], batch_s: float, *, has_workers: bool) -> dict[str, float]:
+    """The seconds of a batch by term, which add up, of the workers of the stage that waits least.
+
+    Whatever a worker does, the servers' work counts as theirs, and the rest of its communication as the network's; what
+    is left are go-aheads, reading and waiting for other workers. One process does not tell its tables from its layers.
+    """
+    stages = staged["stages"]
+    stage = stages[bottleneck(stages) or 0]
+    compute_s, communicate_s, wait_s = ((stage[doing] or 0.0) * batch_s for doing in DOINGS)
+    if not has_workers:
+        return {"compute_s": compute_s + communicate_s, "overhead_s": wait_s}
+    if (busy := staged.get("servers_busy")) is None:
+        return {"compute_s": compute_s, "network_s": communicate_s, "overhead_s": wait_s}
+    servers_s = min(busy * batch_s, communicate_s + wait_s)
+    network_s = max(communicate_s - servers_s, 0.0)
+    overhead_s = communicate_s + wait_s - servers_s - network_s
+    return {"compute_s": compute_s, "servers_s": servers_s, "network_s": network_s, "overhead_s": overhead_s}
 
 
 def _status(outcome: Outcome) -> str:

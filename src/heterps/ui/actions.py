@@ -45,7 +45,7 @@ def replan(folder: Path, asked: Asked) -> str:
         return "The plan that runs is still the best: nothing changes."
     _, told = ask_to_follow(found, proposal)
     bill = f"{usd(proposal.new.usd)} instead of {usd(proposal.old.usd)} for the samples that are left"
-    return f"{told} ({bill}, as predicted)"
+    return f"{told} ({bill}, {proposal.basis})"
 
 
 ACTIONS: dict[str, Callable[[Path, Asked], str]] = {"stop": stop, "scale": scale, "replan": replan}

@@ -134,6 +134,9 @@ class JobClient(Client, Protocol):
     def counters(self, table: str) -> TableCounters:
         """Count rows of a sparse table that came and went, and gradients that were refused, over all shards."""
 
+    def served_s(self, table: str) -> float:
+        """Return the seconds that the servers of a sparse table have spent on messages, as their mean; 0 without."""
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 
@@ -307,6 +310,10 @@ class LocalClient:
 
     def counters(self, table: str) -> TableCounters:
         return TableCounters.total(shard.counters() for shard in self._shards[table])
+
+    def served_s(self, table: str) -> float:
+        del table  # there are no servers
+        return 0.0
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         parts = [shard.export_rows() for shard in self._shards[table]]

@@ -226,6 +226,9 @@ class RemoteClient:
     def counters(self, table: str) -> TableCounters:
         return self._count(table).counters
 
+    def served_s(self, table: str) -> float:
+        return self._count(table).served_s
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return self._export(table).rows()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from numpy.typing import NDArray
 
 from heterps.ps.ops import base
@@ -25,16 +26,20 @@ class CountRows(base.Read, frozen=True, tag="count_rows"):
     def run(self, shard: Shard, to: base.Serving) -> base.Answer:
         table = shard.sparse[self.table]
         tiers = table.counts if isinstance(table, TieredTable) else None
-        return Counted(len(table), table.num_bytes, table.counters(), tiers), []
+        return Counted(len(table), table.num_bytes, table.counters(), tiers, to.counts.latency.total_s), []
 
 
 class Counted(base.Result, frozen=True, tag="counted"):
-    """Counts of the shard of a sparse table; `tiers` where it has them."""
+    """Counts of the shard of a sparse table; `tiers` where it has them.
+
+    served_s  seconds that the server has spent on messages of all tables
+    """
 
     num_rows: Count
     num_bytes: Count
     counters: TableCounters
     tiers: TierCounts | None = None
+    served_s: Annotated[float, Meta(ge=0)] = 0.0
 
     @classmethod
     def total(cls, shards: Iterable[Counted]) -> Counted:
@@ -46,6 +51,7 @@ class Counted(base.Result, frozen=True, tag="counted"):
             sum(shard.num_bytes for shard in shards),
             TableCounters.total([shard.counters for shard in shards]),
             TierCounts.total(tiers) if tiers else None,
+            sum(shard.served_s for shard in shards) / len(shards) if shards else 0.0,
         )
 
 

@@ -113,7 +113,9 @@ def _notes(profile: Profile) -> list[Text]:
             f"{table.rows(ahead):,.0f} after {ahead:,}; {table.row_bytes} bytes a row."
         )
     for launcher, overhead in (profile.overheads or {}).items():
-        notes.append(f"Launcher {launcher} takes {milliseconds(overhead.batch_s)} ms a batch besides.")
+        taken = {"a batch besides": overhead.batch_s, "at its start": overhead.start_s}
+        words = [f"{milliseconds(seconds)} ms {when}" for when, seconds in taken.items() if seconds]
+        notes += [f"Launcher {launcher} takes {' and '.join(words)}."] if words else []
     noise = max(c.spread for layer in profile.layers for c in layer.costs.values())
     if noise > NOISY:
         notes.append(f"Times varied by up to {noise:.0%}: for steadier ones raise --budget or quieten the machine.")

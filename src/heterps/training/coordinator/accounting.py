@@ -137,9 +137,10 @@ class Accounting:
         prices = self._job.cluster.resources
         return sum(count * prices[resource].usd_per_hour for resource, count in units.items())
 
-    def summary(self, flow: Flow) -> dict[str, Any]:
+    def summary(self, flow: Flow, served_s: float | None = None) -> dict[str, Any]:
+        """Fields of summary.json. `served_s`: seconds that a server has spent on messages, in this run."""
         self.paid()
-        return self._views.summary(flow, self._progress.seconds) | self._emulation
+        return self._views.summary(flow, self._progress.seconds, served_s) | self._emulation
 
     def status(self, flow: Flow) -> dict[str, Any]:
         """Return the figures of the open interval, and how far the run is."""

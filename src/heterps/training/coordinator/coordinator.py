@@ -180,6 +180,7 @@ class Coordinator:
 
     def train(self, stop: Callable[[], str | None]) -> Outcome | Replanned:
         core, self._stop = self._core, stop
+        self._model.count_serving()
         self._observer.started(core.progress.samples, self._num_samples, self._resume)
         if self._news:
             self._observer.changed(self._news)
@@ -192,6 +193,7 @@ class Coordinator:
 
     def _conclude(self, stop: Callable[[], str | None]) -> Outcome:
         core, progress, model = self._core, self._core.progress, self._model
+        staged = core.accounting.summary(core.flow, model.served_s)
         test, stopped_by = None, core.stopped_by
         if self._job.data.test is not None:
             if stopped_by is None:
@@ -206,7 +208,7 @@ class Coordinator:
             progress.samples, progress.seconds, progress.restarts, progress.recoveries, progress.repeated_samples,
             progress.skips.batches, progress.skips.samples, stopped_by, trained, test,
             model.num_rows, model.table_bytes, model.counters, model.tier_counts, core.accounting.data_counts(),
-            has_own_loss(model.model), core.accounting.summary(core.flow), core.flow.leases.first[0],
+            has_own_loss(model.model), staged, core.flow.leases.first[0],
             progress.validation_summary(stopped_early=core.has_stopped_early),
             progress.divergence.alarm is not None, self._judge(test or trained),
         )  # fmt: skip
@@ -223,7 +225,8 @@ class Coordinator:
     def _validate(self) -> Metrics | None:
         """Metrics of the samples for validation; None if a stop came before they were all seen."""
         stop = (lambda: None) if self._core.stopped_by is not None else self._stop
-        metrics = evaluate_validation(self._job, self._model, self._observer, stop)
+        with self._model.serving_uncounted():
+            metrics = evaluate_validation(self._job, self._model, self._observer, stop)
         return metrics if stop() is None else None
 
     @property

@@ -10,7 +10,8 @@ them for a snapshot or an evaluation and are given them after a restore.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -49,6 +50,30 @@ class CoordinatorModel(ModelOnTables):
             self._values[table] = flat_parameters(model, names)
             view_parameters((own[name] for name in names), torch.from_numpy(self._values[table]))
         bind_tables(model, client)
+        self._served_before_s: float | None = None  # seconds of servers that do not count
+
+    def count_serving(self) -> None:
+        """Count the seconds of servers from now on."""
+        self._served_before_s = self._all_served_s()
+
+    @contextmanager
+    def serving_uncounted(self) -> Iterator[None]:
+        """Leave out what servers do meanwhile."""
+        counted_s = self.served_s
+        yield
+        now_s = self._all_served_s()
+        self._served_before_s = None if counted_s is None or now_s is None else now_s - counted_s
+
+    @property
+    def served_s(self) -> float | None:
+        """Seconds that a server has spent on messages, as the mean of all; None where that is not known: without
+        servers or rows, or where a server was replaced."""
+        before_s, now_s = self._served_before_s, self._all_served_s()
+        return None if before_s is None or now_s is None or now_s < before_s else now_s - before_s
+
+    def _all_served_s(self) -> float | None:
+        table = next(iter(self._sparse), None)
+        return self.client.served_s(table) if table is not None and self.client.is_remote else None
 
     def fill(self) -> None:
         """Give all dense tables the values of the model as it is; tables that have values keep theirs."""

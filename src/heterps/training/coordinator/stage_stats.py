@@ -86,9 +86,13 @@ class StageStats:
         self._recent.append(self._mark(seconds))
         return {"seconds": seconds, **fields, "usd": self.paid(seconds, usd_per_hour)}
 
-    def summary(self, flow: Flow, seconds: float) -> dict[str, Any]:
-        """Fields of summary.json."""
-        return {**self._fields(self._whole, seconds), **self._totals(), "max_lead": flow.leads, "usd": self._usd}
+    def summary(self, flow: Flow, seconds: float, served_s: float | None = None) -> dict[str, Any]:
+        """Fields of summary.json. `served_s`: seconds that a server has spent on messages."""
+        taken_s = seconds - self._whole.seconds
+        fields = {**self._fields(self._whole, seconds), **self._totals(), "max_lead": flow.leads, "usd": self._usd}
+        if served_s is None or taken_s <= 0:
+            return fields
+        return fields | {"servers_busy": round(served_s / taken_s, 4)}
 
     def status(self, progress: RunProgress, flow: Flow) -> dict[str, Any]:
         """Return the fields of the open interval, for `heterps status`."""
