@@ -273,7 +273,7 @@ def test_what_the_first_batches_take_more_than_the_others_is_the_start(job: Job)
     watch.stepped(100, 3.0, 0.0, nothing)  # ten batches of ten samples, of which a batch takes 0.1 s later on
     watch.measured(line)
     watch.stepped(200, 4.0, 0.0, nothing)
-    with pytest.raises(trials._Enough):
+    with pytest.raises(trials.Enough):
         watch.measured(line)
     trial = watch.trial(plan, 10, is_emulated=False)
     assert (trial.throughput, trial.start_s) == (100.0, 2.0)
