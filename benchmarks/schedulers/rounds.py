@@ -1,4 +1,4 @@
-"""How tight the bound of the exact scheduler is in rounds (BSP), for large problems with all facts about machines."""
+"""How tight the bound of the exact scheduler is for large problems with all facts about machines, by policy."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from heterps.planning.schedulers.exact import exact_scheduler
 from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile
 
 EGRESS = 0.02
+OVERHEAD = Overhead(
+    batch_s=0.001, worker_s=2e-4, message_s=1e-4, free_message_s=1e-4, free_fixed_s=5e-4, free_divided_s=1e-3, start_s=5
+)
 LIMITS = ((480, 32), (100, 8), (40, 4), (20, 4))
 CASES = [(16, 2, LIMITS[0]), (16, 8, LIMITS[0])] + [(100, 8, limits) for limits in LIMITS]
 
 
 def make_problem(
-    num_layers: int, num_resources: int, limits: tuple[int, int], floor: float, seed: int = 0, egress: float = EGRESS
+    num_layers: int,
+    num_resources: int,
+    limits: tuple[int, int],
+    floor: float,
+    seed: int = 0,
+    egress: float = EGRESS,
+    sync: str = "bsp",
 ) -> Problem:
     """Every eighth layer is an embedding. Resources of even number are cores, those of odd number accelerators.
 
@@ -79,10 +88,11 @@ def make_problem(
         model="large",
         batch_size=4096,
         layers=tuple(layers),
-        overheads={"local": Overhead(batch_s=0.001)},
+        overheads={"local": OVERHEAD},
+        whole_steps={1: 1.3},
     )
     cluster = Cluster(resources=resources, machines=machines, server_resource="r0", egress_usd_per_gb=egress)
-    return Problem(profile, cluster, floor, samples=1e9, conditions=Conditions(parse_policy("bsp"), rows=1e8))
+    return Problem(profile, cluster, floor, samples=1e9, conditions=Conditions(parse_policy(sync), rows=1e8))
 
 
 def main() -> None:
@@ -90,17 +100,19 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="longest search")
     parser.add_argument("--floors", type=float, nargs="+", default=[5_000, 20_000], help="samples per second")
     parser.add_argument("--seeds", type=int, default=1, help="number of problems of each kind")
+    parser.add_argument("--sync", nargs="+", default=["bsp"], help="policies, such as bsp asp ssp:3")
+    parser.add_argument("--layers", type=int, nargs="+", default=[16, 100], help="of the models")
     parser.add_argument("--egress", type=float, default=EGRESS, help="USD per GB between the two zones")
     args = parser.parse_args()
-    print("| layers | resources | limits | floor | seed | USD | gap to its bound | s |")
-    print("|---|---|---|---|---|---|---|---|")
-    for num_layers, num_resources, limits in CASES:
-        for floor, seed in itertools.product(args.floors, range(args.seeds)):
-            problem = make_problem(num_layers, num_resources, limits, floor, seed, args.egress)
+    print("| policy | layers | resources | limits | floor | seed | USD | gap to its bound | s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for sync, (num_layers, num_resources, limits) in itertools.product(args.sync, CASES):
+        for floor, seed in itertools.product(args.floors, range(args.seeds)) if num_layers in args.layers else ():
+            problem = make_problem(num_layers, num_resources, limits, floor, seed, args.egress, sync)
             found = search(problem, exact_scheduler(problem), SearchBudget(seconds=args.seconds))
             gap = f"{found.usd / found.bound_usd - 1:.2%}" if found.schedule is not None else ""
             usd = f"{found.usd:.2f}" if found.schedule is not None else no_plan(found)
-            named = f"{num_layers} | {num_resources} | {limits[0]}, {limits[1]} | {floor:,.0f} | {seed}"
+            named = f"{sync} | {num_layers} | {num_resources} | {limits[0]}, {limits[1]} | {floor:,.0f} | {seed}"
             print(f"| {named} | {usd} | {gap} | {found.seconds:.1f} |", flush=True)
 
 

@@ -44,6 +44,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--traces", type=Path, help="a clone of skypilot-org/spot-traces")
     options.add_argument("--seeds", type=int, default=200)
+    options.add_argument("--sync", help="the policy of the job, which decides what an interruption costs; none: 375 s")
     given = options.parse_args()
     public = sorted(given.traces.glob("availability/16-node/*/*_v100_1.json")) if given.traces else []
     if given.traces:
@@ -53,7 +54,7 @@ def main() -> None:
         away = [describe(path) for path in [*single, *public]][: len(single)]
         print(f"\nHours away: {median(away):.2f}, the median over the {len(away)} zones of single units.\n")
     cluster = Cluster.model_validate(CLUSTER)
-    made = plan(load_profile(PROFILE), cluster, throughput=FLOOR, samples=SAMPLES)
+    made = plan(load_profile(PROFILE), cluster, throughput=FLOOR, samples=SAMPLES, sync=given.sync)
     print(f"Plan: {made.rented}, predicted {made.hours:.1f} hours and {made.usd:.2f} USD.\n")
     print("| trace | hours | USD | 5 % | 95 % | over the plan | interruptions | on demand, unit hours |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")

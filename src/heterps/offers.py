@@ -98,6 +98,69 @@ EGRESS_USD_PER_GB: dict[str, float] = {"zone": 0.02, "region": 0.02}
 """List price of a GB that leaves for another zone of the same region, and for another region."""
 
 
+@dataclass(frozen=True)
+class RentalTerms:
+    """How an offer is started, billed and taken back: the optional facts of a cluster file."""
+
+    startup_s: float
+    billing_s: float
+    minimum_s: float
+    interruptions_per_hour: float  # of one spot unit
+
+
+# Start-up: Mao and Humphrey, "A Performance Study on the VM Startup Time in the Cloud" (CLOUD 2012): 97 s for Linux on
+# EC2. An upper figure: Hao et al. (arXiv 2107.03467) found AWS much quicker in 2021; what a job installs is not in it.
+STARTUP_S = 97.0
+# Billing: AWS, "Announcing Amazon EC2 per second billing" (2 October 2017): Linux on demand and spot, by the second, at
+# least 60. Google Cloud, "VM instance pricing": by the second, at least 60.
+BILLING_S, MINIMUM_S = 1.0, 60.0
+# Interruptions of a core: the lowest band of the AWS Spot Instance Advisor, where such instances mostly are, is up to
+# 5 % a month (730 hours). Of a V100: units came and stayed for 4.26 hours, the median over the nine zones of
+# benchmarks/spot. Of other GPUs no trace is known; assumption: as V100s.
+CORE_INTERRUPTIONS, GPU_INTERRUPTIONS = 0.05 / 730, 1 / 4.26
+
+
+def terms_of(device: str) -> RentalTerms:
+    """Return the terms of the offers of a device. Nothing is started or billed so on the machines of the paper."""
+    if device in (LOCAL, "kunlun"):  # the paper's own servers, and a price that is an assumption
+        return RentalTerms(0.0, 0.0, 0.0, 0.0)
+    is_core = device in CATALOGUE and CATALOGUE[device].torch_device == LOCAL
+    return RentalTerms(STARTUP_S, BILLING_S, MINIMUM_S, CORE_INTERRUPTIONS if is_core else GPU_INTERRUPTIONS)
+
+
+@dataclass(frozen=True)
+class MachineOffer:
+    """A machine that is sold whole, at a price; its cores are those of the cluster file, if that says them."""
+
+    device: str
+    units: int
+    usd_per_hour: float
+    memory_gb: float  # main memory
+    port_gbps: float
+
+    def fields(self) -> dict[str, object]:
+        """The fields of a machine in a cluster file."""
+        terms = terms_of(self.device)
+        return {
+            "units": {self.device: self.units},
+            "usd_per_hour": self.usd_per_hour,
+            "memory_gb": self.memory_gb,
+            "port_gbps": self.port_gbps,
+            "startup_s": terms.startup_s,
+            "billing_s": terms.billing_s,
+            "minimum_s": terms.minimum_s,
+        }
+
+
+# Prices: as PRICES; p3.16xlarge: 24.48 USD, AWS us-east-1. Memory (GiB as GB) and ports: AWS's instance pages.
+MACHINES: dict[str, MachineOffer] = {
+    "p3.16xlarge": MachineOffer("v100", 8, 24.48, 488, 25),
+    "p4d.24xlarge": MachineOffer("a100", 8, 21.957642, 1152, 400),
+    "p5.48xlarge": MachineOffer("h100", 8, 55.04, 2048, 3200),
+}
+"""Machines in which accelerators are sold by eight."""
+
+
 def _offers() -> dict[str, Offer]:
     offers = []
     for device, (on_demand, spot) in PRICES.items():

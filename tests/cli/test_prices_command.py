@@ -62,6 +62,32 @@ def test_a_cluster_stands_beside_list_prices(cluster: str, capsys: pytest.Captur
     assert "no offer of the catalogue" in shown
 
 
+def test_facts_spot_units_and_machines_of_a_cluster_are_shown_within_the_screen(
+    cluster: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = CLUSTER.replace("{limit: 480}", "{limit: 480, memory_gb: 4, port_gbps: 10, billing_s: 60}")
+    spot = "spot: {usd_per_hour: 0.92, limit: 24, interruptions_per_hour: 0.05}"
+    facts = facts.replace("limit: 32}", f"limit: 32, startup_s: 180, {spot}}}")
+    Path(cluster).write_text(facts + "machines: {p3.16xlarge: {limit: 4, units: {v100: 8, cpu: 32}}}\n")
+    assert run("--cluster", cluster) == 0
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "Spot units of v100: 24 at 0.92 USD/h, taken back 0.05 times an hour." in " ".join(shown.split())
+    told = "Machine p3.16xlarge: 8 v100 + 32 cpu, 4 at 24.48 USD/h, 488 GB, 25 Gb/s, 97 s to start."
+    assert told in " ".join(shown.split()), "what the file does not say is that of the catalogue"
+    assert "180" in shown
+    assert run("--cluster", cluster, "--json") == 0
+    rows = {row["resource"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["cpu"]["memory_gb"], rows["cpu"]["port_gbps"], rows["cpu"]["billing_s"]) == (4, 10, 60)
+    assert rows["v100"]["spot"]["interruptions_per_hour"] == 0.05
+    assert rows["v100"]["machines"]["p3.16xlarge"]["minimum_s"] == 60
+    assert run("--json") == 0
+    listed = {row["device"]: row for row in json.loads(capsys.readouterr().out)}
+    assert listed["a100"]["machine_usd_per_hour"] == 21.957642
+    assert listed["graviton3"]["interruptions_per_hour"] < listed["v100"]["interruptions_per_hour"]
+    assert {row["billing_s"] for row in listed.values()} == {0.0, 1.0}
+
+
 def test_a_bad_cluster_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--cluster", "missing.yaml") == 2
     assert "there is no such cluster file" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ def plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     profile = json.loads(json.dumps(PROFILE))
     profile["layers"][0] |= {"input_bytes": 850_000, "weight_bytes": 7_000_000, "output_bytes": 6_800_000}
     profile["layers"][1] |= {"input_bytes": 6_800_000, "weight_bytes": 2_500_000, "output_bytes": 650_000}
-    (tmp_path / "profile.json").write_text(json.dumps(profile))
 
-    def command(cluster: str, *words: str) -> tuple[int, Any]:
+    def command(cluster: str, *words: str, **more: Any) -> tuple[int, Any]:
+        (tmp_path / "profile.json").write_text(json.dumps(profile | more))
         (tmp_path / "cluster.yaml").write_text(cluster)
         files = (str(tmp_path / "profile.json"), str(tmp_path / "cluster.yaml"))
         code, out, err = run(capsys, *files, *SAMPLES, *words, "--json")
@@ -81,6 +82,84 @@ def test_tables_must_fit_into_the_memory_of_servers_and_what_does_not_is_said_in
     assert code == 3
     assert "the tables take 160 TB in the end" in words
     assert "raise the limit of cpu to 40,00" in words
+
+
+def test_servers_have_room_for_the_upper_end_of_what_the_growth_allows(plan: Any) -> None:
+    table = {"name": "ids", "row_bytes": 100, "coefficient": 1.0, "exponent": 0.9, "samples": 200_000}
+    _, sure = plan(FACTS, "--throughput", "20000", version=2, tables=[table])
+    _, unsure = plan(FACTS, "--throughput", "20000", version=2, tables=[table | {"exponent_error": 0.2}])
+    rows = 1e9**0.9
+    assert sure["servers"]["count"] == math.ceil(rows * 100 / 4e9)
+    most = rows * math.exp(1.645 * 0.2 * math.log(1e9 / 2e5))
+    assert unsure["servers"]["count"] == math.ceil(most * 100 / 4e9)
+    code, words = plan(FACTS, "--throughput", "20000", version=2, tables=[table | {"exponent_error": 3.0}])
+    assert code == 3
+    assert "in the end (12.6 GB are expected)" in " ".join(words.split())
+
+
+def test_whole_steps_and_the_launcher_are_paid_but_not_in_the_bill_of_the_paper(plan: Any) -> None:
+    facts = yaml.safe_load(FACTS)
+    del facts["machines"], facts["resources"]["v100"]
+    cores, asked = yaml.safe_dump(facts), ("--throughput", "20000", "--sync", "asp")
+    launcher = {"free_fixed_s": 0.01, "free_divided_s": 0.5, "start_s": 360.0}
+    known: dict[str, Any] = {"version": 2, "whole_steps": {"1": 1.5}, "overheads": {"local": launcher}}
+    _, least = plan(cores, *asked)
+    _, made = plan(cores, *asked, **known)
+    count = made["stages"][0]["count"]
+    assert len(made["stages"]) == 1
+    layers = PROFILE["layers"]
+    core_s = sum(layer["costs"]["cpu"]["compute_s"] for layer in layers) + layers[0]["costs"]["cpu"]["input_s"]
+    assert made["throughput"] <= PROFILE["batch_size"] / ((1.5 * core_s + 0.5) / count + 0.01) * (1 + 1e-9)
+    assert made["usd"] > least["usd"] * 1.5
+    assert made["hours"] == pytest.approx(1e9 / made["throughput"] / 3600 + 0.1)
+    paper = ("--throughput", "20000", "--cost", "paper")
+    assert plan(cores, *paper, **known)[1]["usd"] == plan(cores, *paper)[1]["usd"]
+
+
+def test_the_policy_of_the_job_that_was_profiled_is_the_default_of_a_real_bill(plan: Any) -> None:
+    asked = ("--throughput", "20000")
+    _, of_job = plan(FACTS, *asked, version=2, job={"sync": "ssp:3"})
+    assert (of_job["sync"], of_job["usd"]) == ("ssp:3", plan(FACTS, *asked, "--sync", "ssp:3")[1]["usd"])
+    assert plan(FACTS, *asked, "--sync", "bsp", version=2, job={"sync": "ssp:3"})[1]["sync"] == "bsp"
+    assert plan(FACTS, *asked, "--lanes", "4,8", version=2, job={"sync": "bsp"})[1]["lanes"] in (4, 8)
+    assert "sync" not in plan(CLUSTER, *asked, version=2, job={"sync": "ssp:3"})[1], "the paper's bill knows no policy"
+
+
+def test_an_interruption_costs_what_the_policy_and_the_job_make_of_it(plan: Any) -> None:
+    facts = yaml.safe_load(FACTS)
+    del facts["machines"]
+    facts["resources"]["v100"] |= {"limit": 0, "startup_s": 0}
+    facts["resources"]["v100"]["spot"]["interruptions_per_hour"] = 2.0
+    facts["resources"]["cpu"]["limit"] = 12
+
+    def longer(*words: str, lost_s: float | None = None, **job: Any) -> float:
+        facts["resources"]["v100"]["spot"]["lost_s"] = lost_s
+        code, made = plan(yaml.safe_dump(facts), "--throughput", "20000", *words, version=2, job=job)
+        assert code == 0, made
+        work_s = 1e9 / made["throughput"]
+        return math.log(made["hours"] * 3600 / work_s) / made["rented"]["v100-spot"] / 2 * 3600
+
+    assert longer("--sync", "asp") == pytest.approx(1.3)
+    assert longer("--sync", "bsp") == pytest.approx(15 + 7)
+    assert longer("--sync", "asp", replacements=0) == pytest.approx(375), "back to a checkpoint"
+    assert longer("--sync", "asp", lost_s=60.0) == pytest.approx(60)
+
+
+def test_an_all_reduce_leaves_weights_out_of_what_servers_do(plan: Any) -> None:
+    facts = yaml.safe_load(FACTS)
+    del facts["machines"], facts["resources"]["v100"]
+    facts["resources"]["cpu"] |= {"port_gbps": 0.5, "limit": 40}
+    asked = (yaml.safe_dump(facts), "--throughput", "5000", "--sync", "bsp", "--lanes", "8")
+    _, kept = plan(*asked)
+    _, reduced = plan(*asked, "--dense", "all_reduce")
+    assert reduced["usd"] < kept["usd"], "2.5 MB there and back for every worker"
+    assert plan(*asked, version=2, job={"dense": "all_reduce"})[1]["usd"] == reduced["usd"]
+    assert plan(*asked, "--dense", "servers", version=2, job={"dense": "all_reduce"})[1]["usd"] == kept["usd"]
+    _, compared = plan(asked[0], "--throughput", "5000", "--sync", "any", "--dense", "all_reduce", "--lanes", "8")
+    assert len(compared["variants"]) == 4
+    code, said = plan(FACTS, "--throughput", "5000", "--sync", "asp", "--dense", "all_reduce")
+    assert code == 2
+    assert "only in step" in said
 
 
 def test_policies_are_compared_and_lanes_are_part_of_a_plan_in_rounds(plan: Any) -> None:

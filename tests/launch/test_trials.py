@@ -226,6 +226,29 @@ def test_the_command_learns_from_trials_that_units_are_slower_than_the_profile_s
     assert all(cost.estimated for layer in corrected.layers for name, cost in layer.costs.items() if name == "v100")
 
 
+def test_trials_are_by_the_policy_asked_for_and_paid_as_the_market_says(
+    tiny_job: Path, job: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = JOB_PARTS.replace("limit: 3}", "limit: 3, startup_s: 3600}").replace("limit: 1}", "limit: 0}")
+    tiny_job.write_text(tiny_job.read_text() + started)
+    profile_of(job).write("profile.json")
+    code, out, err = command(
+        capsys, "--measure", "job.yaml", "--deadline", "1", "--sync", "asp", "--rows", "1e3", "--trials", "1",
+        "--trial-seconds", "0.2", "--evaluations", "8", "--json",
+    )  # fmt: skip
+    assert code == 0, err
+    (trial,) = json.loads(out)["trials"]
+    plan, measured = trial["plan"], trial["measured"]
+    assert plan["sync"] == "asp"
+    units = sum(stage["count"] for stage in plan["stages"]) + plan["servers"]["count"]
+    hours = measured["hours"]
+    assert hours > 1, "the hour until units work is part of it"
+    assert measured["usd"] == pytest.approx(hours * units * 0.04)
+    code, _, err = command(capsys, "--measure", "job.yaml", "--throughput", "9", "--sync", "asp", "--lanes", "4")
+    assert code == 2
+    assert "--lanes is for --sync bsp" in err
+
+
 def test_the_command_refuses_what_is_not_here_before_any_trial(
     tiny_job: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:

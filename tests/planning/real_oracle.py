@@ -8,13 +8,11 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from hypothesis import assume
-from hypothesis import strategies as st
-from planning_oracle import COSTS, PRICES, SECONDS, split
+from planning_oracle import split
 
-from heterps.config import Cluster, Machine, Resource, Spot
+from heterps.config import Cluster
 from heterps.planning.real import Conditions
-from heterps.profiling.profile import LayerProfile, Overhead, Profile
+from heterps.profiling.profile import Profile
 
 GB = 1e9
 LATENCY_S = 30e-6
@@ -56,28 +54,42 @@ def sent_usd(
             usd += price(profile.layers[first].input_bytes, before, name)  # activations
             usd += price(profile.layers[first].input_bytes, name, before)  # gradients
         for layer in profile.layers[first : last + 1] if has_servers else ():
-            pulls = count if conditions.in_rounds else 1
+            pulls = 0 if conditions.all_reduce else count if conditions.in_rounds else 1
             usd += price((layer.row_bytes or 0) / 2 + pulls * (layer.dense_bytes or 0), server, name)
             usd += price((layer.row_bytes or 0) / 2 + pulls * (layer.dense_bytes or 0), name, server)
     return usd * batches
 
 
-def rented(cluster: Cluster, needed: Mapping[str, int], seconds: float, sent: float = 0.0) -> float:
+def rented(
+    cluster: Cluster,
+    needed: Mapping[str, int],
+    seconds: float,
+    conditions: Conditions,
+    sent: float = 0.0,
+    start_s: float = 0.0,
+) -> float:
     """Least USD of what has the needed units, by trying every number of every machine and of spot units.
 
-    An interruption repeats work, and with it what is `sent` and what disks cost.
+    All of it is paid for the slow first batches as well. An interruption repeats work, and with it what is `sent` and
+    what disks cost.
     """
     choices: list[tuple[dict[str, int], float, int, float]] = []  # units, usd, limit, risk
     for name, resource in cluster.resources.items():
-        times = (resource.startup_s, resource.billing_s, resource.minimum_s)
+        times = (resource.startup_s + start_s, resource.billing_s, resource.minimum_s)
         if _is_sold_alone(cluster, name):
             choices.append(({name: 1}, paid(resource.usd_per_hour, seconds, *times), resource.limit, 0.0))
         if (spot := resource.spot) is not None:
-            risk = spot.interruptions_per_hour * spot.lost_s / 3600
+            lost_s = spot.lost_s
+            goes_back = conditions.sync is None or conditions.all_reduce or name == cluster.server_resource
+            if lost_s is None and goes_back:
+                lost_s = 375.0
+            elif lost_s is None:
+                lost_s = 15 + resource.startup_s + 7 if conditions.in_rounds else 1.3
+            risk = spot.interruptions_per_hour * lost_s / 3600
             price = spot.usd_per_hour + spot.usd_per_hour * spot.interruptions_per_hour * resource.startup_s / 3600
             choices.append(({name: 1}, paid(price, seconds, *times), spot.limit, risk))
     for machine in cluster.machines.values():
-        times = (machine.startup_s, machine.billing_s, machine.minimum_s)
+        times = (machine.startup_s + start_s, machine.billing_s, machine.minimum_s)
         choices.append((dict(machine.units), paid(machine.usd_per_hour, seconds, *times), machine.limit, 0.0))
     best = math.inf
     for counts in itertools.product(*(range(min(limit, sum(needed.values())) + 1) for *_, limit, _ in choices)):
@@ -91,6 +103,19 @@ def rented(cluster: Cluster, needed: Mapping[str, int], seconds: float, sent: fl
                 best, usd * math.exp(sum(count * risk for count, (*_, risk) in zip(counts, choices, strict=True)))
             )
     return best
+
+
+def longer(profile: Profile, cluster: Cluster, name: str) -> float:
+    """How many times as long a real step takes on a core as its parts do, but for an empty step; 1 on other devices."""
+    if not profile.whole_steps or cluster.resources[name].device != "cpu":
+        return 1.0
+    ratio = profile.whole_steps[1]
+    if profile.overheads and "inline" in profile.overheads:
+        parts_s = sum(layer.costs[name].compute_s + layer.server_s for layer in profile.layers)
+        parts_s += profile.layers[0].costs[name].input_s
+        if parts_s:
+            ratio = max(ratio - profile.overheads["inline"].batch_s / parts_s, min(ratio, 1.0))
+    return ratio
 
 
 def station_s(profile: Profile, cluster: Cluster, conditions: Conditions, stage: tuple[int, int, str, int]) -> float:
@@ -112,22 +137,40 @@ def station_s(profile: Profile, cluster: Cluster, conditions: Conditions, stage:
 
     for number, layer in enumerate(layers, first):
         cost = layer.costs[name]
-        compute += shared(cost.compute_s, cost.alpha)
+        core_s = 1.0 if cost.corrected else longer(profile, cluster, name)
+        compute += shared(cost.compute_s * core_s, cost.alpha)
         moved = (layer.row_bytes or 0) + 2 * (layer.dense_bytes or 0)
         sync_s = cost.sync_s if port is None else moved / port + 2 * LATENCY_S if moved else 0.0
         comm += shared(sync_s, cost.beta)
-        if number == first:
-            border = cost.input_s
-            if port is not None:
-                border = cost.input_s + layer.input_bytes / port if first == 0 else 0.0
-                border += 2 * (layer.input_bytes / port + LATENCY_S) if first > 0 else 0.0
+        if number == first == 0:
+            comm += shared(layer.input_bytes / port if port is not None else 0.0, cost.beta)
+            if resource.device == "cpu":  # the core that computes reads
+                compute += shared(cost.input_s * core_s, cost.beta)
+            else:
+                comm += shared(cost.input_s, cost.beta)
+        elif number == first:
+            border = cost.input_s if port is None else 2 * (layer.input_bytes / port + LATENCY_S)
             comm += shared(border, cost.beta)
         if number == last and last + 1 < len(profile.layers) and port is not None:
             after = profile.layers[last + 1]
             comm += shared(2 * (after.input_bytes / port + LATENCY_S), cost.beta)
     if profile.overheads and conditions.takes_whole_batches:
-        compute += profile.overheads["local"].batch_s / count
+        overhead = profile.overheads["local"]
+        if overhead.free_divided_s or overhead.free_fixed_s:
+            compute += overhead.free_divided_s / count + overhead.free_fixed_s
+        else:
+            compute += overhead.batch_s / count
+        compute += 2 * overhead.free_message_s / count if first > 0 else 0.0
     return max(compute, comm)
+
+
+def served(profile: Profile) -> float:
+    """Seconds of one server for rows, where workers keep the weights."""
+    return sum(
+        layer.server_s - (layer.server_fixed_s if layer.dense_bytes else 0.0)
+        for layer in profile.layers
+        if layer.row_bytes or not layer.dense_bytes
+    )
 
 
 def round_s(
@@ -136,13 +179,16 @@ def round_s(
     lanes: int,
     stages: Sequence[tuple[int, int, str, int]],
     servers: int,
+    *,
+    all_reduce: bool = False,
 ) -> float:
     """Seconds of a round of `lanes` micro-batches, as a pipeline of stages; infinite if something does not fit."""
-    one, others, served = 0.0, 0.0, 0.0
+    one, others, moved_s, reduced = 0.0, 0.0, 0.0, 0.0
+    overhead = profile.overheads["local"] if profile.overheads else None
     server_port = cluster.resources[cluster.server_resource].port_gbps
     for first, last, name, count in stages:
         resource, layers = cluster.resources[name], profile.layers[first : last + 1]
-        weights = sum(2 * (layer.dense_bytes or 0) for layer in layers)
+        weights = sum((4 if all_reduce else 2) * (layer.dense_bytes or 0) for layer in layers)
         kept = sum(layer.activation_bytes or 0 for layer in layers)
         samples = math.ceil(lanes / count) * math.ceil(profile.batch_size / lanes)
         held = weights + kept * samples / profile.batch_size
@@ -150,31 +196,49 @@ def round_s(
         if full or count > lanes:
             return math.inf
         port = resource.port_gbps * GB / 8 if resource.port_gbps is not None else None
-        micro = comm = 0.0
+        micro, comm = 0.0, 0.0
         for number, layer in enumerate(layers, first):
             cost = layer.costs[name]
-            micro += cost.compute_s * (1 - cost.alpha + cost.alpha / lanes)
+            core_s = 1.0 if cost.corrected else longer(profile, cluster, name)
+            micro += core_s * cost.compute_s * (1 - cost.alpha + cost.alpha / lanes)
             moved = (layer.row_bytes or 0) + 2 * (layer.dense_bytes or 0)
             sync_s = cost.sync_s if port is None else moved / port + 2 * LATENCY_S if moved else 0.0
+            if all_reduce and moved:  # a ring: each worker sends its part of the weights on, twice around
+                weights_s = sync_s * 2 * (layer.dense_bytes or 0) / moved
+                weights_s = 2 * (layer.dense_bytes or 0) / port if port is not None else weights_s
+                reduced += weights_s * (count - 1) / count
+                sync_s = sync_s - weights_s if layer.row_bytes else 0.0
             comm += sync_s * (1 - cost.beta + cost.beta / count)
             if number == first == 0:
-                read_s = cost.input_s + (layer.input_bytes / port if port is not None else 0.0)
-                comm += read_s * (1 - cost.beta + cost.beta / count)
+                received_s = layer.input_bytes / port if port is not None else 0.0
+                comm += received_s * (1 - cost.beta + cost.beta / count)
+                sizes = [machine.units[name] for machine in cluster.machines.values() if name in machine.units]
+                if _is_sold_alone(cluster, name) or resource.spot is not None:
+                    sizes.append(48 if name == "cpu" else 1)  # the paper's servers have 48 cores
+                once = 1 / min(sizes)  # each machine decodes everything
+                comm += core_s * cost.input_s * (1 - cost.beta + cost.beta * (once + (1 - once) / count))
             elif number == first:
                 border_s = cost.input_s if port is None else 2 * (layer.input_bytes / port + LATENCY_S)
                 micro += border_s * (1 - cost.beta + cost.beta / lanes)
+        if overhead is not None and first > 0:
+            micro += 2 * overhead.message_s
         one += micro
         others = max(others, (math.ceil(lanes / count) - 1) * micro + comm)
-        for layer in layers:
-            each = layer.server_fixed_s / 2
+        for layer in () if all_reduce else layers:
+            each = layer.server_fixed_s / 2 * longer(profile, cluster, cluster.server_resource)
             if server_port is not None and layer.server_s:
                 each = max(each, 2 * (layer.dense_bytes or 0) / (server_port * GB / 8))
-            served += count * each
+            moved_s += count * each
     rest = sum(layer.server_s - layer.server_fixed_s / 2 for layer in profile.layers)
-    if server_port is not None and any(layer.server_s for layer in profile.layers):
+    if all_reduce:
+        rest = served(profile)
+    rest *= longer(profile, cluster, cluster.server_resource)
+    if server_port is not None and (rest if all_reduce else any(layer.server_s for layer in profile.layers)):
         rest = max(rest, sum(layer.row_bytes or 0 for layer in profile.layers) / (server_port * GB / 8))
-    overhead = profile.overheads["local"].batch_s if profile.overheads else 0.0
-    return overhead + one + others + ((rest + served) / servers if servers else 0.0)
+    launched = 0.0
+    if overhead is not None:
+        launched = overhead.batch_s + overhead.worker_s * (sum(count for *_, count in stages) - 1)
+    return launched + reduced + one + others + ((rest + moved_s) / servers if servers else 0.0)
 
 
 def plans(
@@ -182,17 +246,19 @@ def plans(
 ) -> Iterator[tuple[float, float, list[tuple[int, int, str, int]], int]]:
     """(throughput, usd, stages, servers) of every plan that fits."""
     server = cluster.resources[cluster.server_resource]
-    server_s = sum(layer.server_s for layer in profile.layers)
+    server_s = served(profile) if conditions.all_reduce else sum(layer.server_s for layer in profile.layers)
+    server_s *= longer(profile, cluster, cluster.server_resource)
     if server.port_gbps is not None and server_s:
         moved = sum((layer.row_bytes or 0) + 2 * (layer.dense_bytes or 0) for layer in profile.layers)
         server_s = max(server_s, moved / (server.port_gbps * GB / 8))
     in_memory = (conditions.rows or 0) * conditions.rows_in_memory
     on_disk = (conditions.rows or 0) - in_memory
-    held = in_memory * 160 + on_disk * 12.5 + 3 * sum(layer.dense_bytes or 0 for layer in profile.layers)
+    weights = 0 if conditions.all_reduce else 3 * sum(layer.dense_bytes or 0 for layer in profile.layers)
+    held = in_memory * 160 + on_disk * 12.5 + weights
     least = 1 if server.memory_gb is None else max(math.ceil(held / (server.memory_gb * GB)), 1)
     if server.disk_gb is not None:
         least = max(least, math.ceil(on_disk * 160 / (server.disk_gb * GB)))
-    has_servers = any(layer.server_s for layer in profile.layers)
+    has_servers = server_s > 0
     disk_usd_per_s = on_disk * 160 / GB * server.disk_usd_per_gb_hour / 3600 if has_servers else 0.0
     most = {
         name: (resource.limit if _is_sold_alone(cluster, name) else 0)
@@ -216,7 +282,10 @@ def plans(
                 continue
             if conditions.in_rounds:
                 assert conditions.lanes is not None
-                slowest = min(round_s(profile, cluster, lanes, counted, servers) for lanes in conditions.lanes)
+                slowest = min(
+                    round_s(profile, cluster, lanes, counted, servers, all_reduce=conditions.all_reduce)
+                    for lanes in conditions.lanes
+                )
             else:
                 times = [station_s(profile, cluster, conditions, stage) for stage in counted]
                 slowest = max([*times, *([server_s / servers] if server_s else [])])
@@ -230,7 +299,10 @@ def plans(
                 continue
             batches = samples / profile.batch_size
             sent = sent_usd(profile, cluster, conditions, counted, batches)
-            usd = rented(cluster, needed, batches * slowest, sent + disk_usd_per_s * batches * slowest)
+            besides, start_s = sent + disk_usd_per_s * batches * slowest, 0.0
+            if profile.overheads:
+                start_s = profile.overheads["local"].start_s
+            usd = rented(cluster, needed, batches * slowest, conditions, besides, start_s)
             if math.isfinite(usd):
                 yield profile.batch_size / slowest, usd, counted, servers
 
@@ -248,76 +320,3 @@ def cheapest(profile: Profile, cluster: Cluster, conditions: Conditions, floor: 
         usd for throughput, usd, *_ in plans(profile, cluster, conditions, samples) if throughput >= floor * (1 - 1e-9)
     ]
     return min(found, default=math.inf)
-
-
-# --- random problems -------------------------------------------------------------------------------------------------
-
-FACTS = ("memory", "ports", "spot", "machines", "startup", "billing", "overhead", "zones", "disks")
-
-
-@st.composite
-def real_problems(
-    draw: st.DrawFn, facts: Sequence[str] = FACTS, max_layers: int = 3, max_limit: int = 3
-) -> tuple[Profile, Cluster, float]:
-    """(profile, cluster, floor) with some of the facts about machines."""
-    chosen = draw(st.sets(st.sampled_from(facts), min_size=1)) if len(facts) > 1 else set(facts)
-    names = ["cpu", "gpu"]
-    layers = []
-    for number in range(draw(st.integers(1, max_layers))):
-        sizes = st.sampled_from([0, 10**8, 10**9])
-        layers.append(
-            LayerProfile(
-                name=f"layer{number}",
-                server_s=(server_s := draw(st.just(0.0) | SECONDS)),
-                server_fixed_s=server_s * draw(st.sampled_from([0.0, 0.5, 1.0])),
-                input_bytes=draw(sizes),
-                dense_bytes=draw(sizes),
-                row_bytes=draw(sizes),
-                activation_bytes=draw(sizes),
-                costs={name: draw(COSTS) for name in names},
-            )
-        )
-    resources = {}
-    for name in names:
-        more: dict[str, object] = {}
-        if "memory" in chosen:
-            more["memory_gb"] = draw(st.sampled_from([1.0, 3.0, 8.0]))
-        if "ports" in chosen:
-            more["port_gbps"] = draw(st.sampled_from([1.0, 8.0, 100.0]))
-        if "startup" in chosen:
-            more["startup_s"] = draw(st.sampled_from([0.0, 60.0, 600.0]))
-        if "billing" in chosen:
-            more["billing_s"] = draw(st.sampled_from([0.0, 60.0, 3600.0]))
-            more["minimum_s"] = draw(st.sampled_from([0.0, 600.0]))
-        if "spot" in chosen and draw(st.booleans()):
-            more["spot"] = Spot(
-                usd_per_hour=draw(PRICES),
-                limit=draw(st.integers(0, 2)),
-                interruptions_per_hour=draw(st.sampled_from([0.0, 0.5, 3.0])),
-            )
-        if "zones" in chosen:
-            more["zone"] = draw(st.sampled_from(["a", "b"]))
-        if "disks" in chosen:
-            more["disk_gb"] = draw(st.sampled_from([None, 0.5, 2.0]))
-            more["disk_usd_per_gb_hour"] = draw(st.sampled_from([0.0, 0.1, 5.0]))
-        device = "cpu" if name == "cpu" else "cuda"
-        resources[name] = Resource(
-            device=device, usd_per_hour=draw(PRICES), limit=draw(st.integers(1, max_limit)), **more
-        )
-    machines = {}
-    if "machines" in chosen:
-        units = draw(st.sampled_from([{"gpu": 2}, {"gpu": 2, "cpu": 3}, {"gpu": 1, "cpu": 1}, {"cpu": 3}]))
-        machines["box"] = Machine(units=units, usd_per_hour=draw(PRICES), limit=draw(st.integers(1, 2)))
-    overheads = {"local": Overhead(batch_s=draw(SECONDS))} if "overhead" in chosen else None
-    profile = Profile(version=2, model="random", batch_size=100, layers=tuple(layers), overheads=overheads)
-    floor = profile.batch_size / draw(st.sampled_from([1.0, 4.0, 20.0]) | st.floats(0.5, 60.0))
-    egress: float | dict[str, dict[str, float]] = 0.0
-    if "zones" in chosen:
-        zones = {str(resource.zone) for resource in resources.values()}
-        for machine in machines.values():
-            assume(len({resources[name].zone for name in machine.units}) == 1)
-        prices = st.sampled_from([0.0, 0.01, 1.0, 30.0])
-        by_pair = {a: {b: draw(prices) for b in zones if b != a} for a in sorted(zones)}
-        egress = draw(prices) if draw(st.booleans()) else by_pair
-    cluster = Cluster(resources=resources, server_resource="cpu", machines=machines, egress_usd_per_gb=egress)
-    return profile, cluster, floor

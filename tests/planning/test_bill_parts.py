@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+from drawn_problems import real_problems
 from hypothesis import assume, given, settings
 from planning_oracle import Drawn, make_problem, problems, small_problem
-from real_oracle import real_problems
 
 from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.errors import ConfigError

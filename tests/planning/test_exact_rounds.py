@@ -7,9 +7,10 @@ import math
 
 import numpy as np
 import pytest
+from drawn_problems import real_problems
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from real_oracle import plans, real_problems
+from real_oracle import plans
 from test_real_plans import SAMPLES, Drawn, check
 
 from heterps.config.policy_words import parse_policy
@@ -19,7 +20,7 @@ from heterps.planning.kernels import traffic_of
 from heterps.planning.real import Conditions
 from heterps.planning.round_bounds import Bounds, Multipliers, needs_servers
 from heterps.planning.round_boxes import Box, halves_of_rented, halves_of_seconds, halves_of_servers, halves_of_units
-from heterps.planning.round_kernels import add_layer, least_beside_units, least_to_hold, slow_s
+from heterps.planning.round_kernels import SUMS, add_layer, least_beside_units, least_to_hold, slow_s
 from heterps.planning.round_stages import Stages
 from heterps.planning.schedulers import exact_rounds
 from heterps.planning.schedulers.base import SearchBudget, search
@@ -33,6 +34,7 @@ IN_ROUNDS = st.builds(
     rows=st.sampled_from([None, 3e6, 2e7]),
     rows_in_memory=st.sampled_from([1.0, 0.2]),
     lanes=st.sampled_from([(1,), (1, 2, 4), (3, 6)]),
+    all_reduce=st.booleans(),
 )
 
 
@@ -140,7 +142,7 @@ def test_no_plan_of_a_box_costs_less_than_its_bound_whatever_the_multipliers(
 @given(real_problems(facts=("memory", "ports")), st.sampled_from([1, 3, 6]), st.floats(0.0, 40.0))
 def test_a_table_of_stages_knows_the_breakpoints_beside_its_z(drawn: Drawn, lanes: int, z: float) -> None:
     problem = make(drawn, Conditions(sync=BSP, lanes=(lanes,)))
-    inputs, sums = problem.kernel_inputs, np.empty(9)
+    inputs, sums = problem.kernel_inputs, np.empty(SUMS)
     breakpoints = set()
     for t, first in itertools.product(range(len(problem.resources)), range(problem.num_layers)):
         for last in range(first, problem.num_layers):

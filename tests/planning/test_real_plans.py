@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from drawn_problems import FACTS, real_problems
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from real_oracle import FACTS, cheapest, real_problems
+from real_oracle import cheapest
 
 from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.config.policy_words import parse_policy
@@ -22,9 +23,11 @@ from heterps.profiling.profile import Cost, LayerProfile, Profile
 
 SAMPLES = 36_000.0
 Drawn = tuple[Profile, Cluster, float]
+BSP = parse_policy("bsp")
 CONDITIONS = st.builds(
-    Conditions,
-    sync=st.sampled_from([None, parse_policy("asp"), parse_policy("bsp")]),
+    lambda sync, all_reduce, **more: Conditions(sync, all_reduce=all_reduce and sync is BSP, **more),
+    sync=st.sampled_from([None, parse_policy("asp"), BSP]),
+    all_reduce=st.booleans(),
     rows=st.sampled_from([None, 0.0, 3e6, 2e7]),
     rows_in_memory=st.sampled_from([1.0, 0.2, 0.0]),
     lanes=st.sampled_from([(1,), (1, 2, 4), (3, 6)]),

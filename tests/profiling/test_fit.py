@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import random
+import statistics
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heterps.profiling.fit import fit_fixed, fit_line, fit_share
+from heterps.profiling.fit import fit_fixed, fit_line, fit_share, share_error
 
 shares = st.floats(0, 1)
 seconds = st.floats(1e-6, 1e3)
@@ -58,3 +61,13 @@ def test_a_planted_fixed_part_is_recovered_from_two_batch_sizes(fixed: float, gr
 def test_a_fixed_part_is_never_more_than_the_whole_and_one_size_tells_nothing() -> None:
     assert fit_fixed({1.0: 1.0, 2.0: 3.0}) == 1.0
     assert fit_fixed({1.0: 1.0}) == 0.0
+
+
+@pytest.mark.parametrize("ks", [(2.0,), (2.0, 4.0)])
+def test_the_error_of_a_share_is_how_far_shares_of_disturbed_times_are_spread(ks: tuple[float, ...]) -> None:
+    rng, errors = random.Random(0), {1.0: 0.01, 2.0: 0.02, 4.0: 0.03}
+    exact = {1.0: 1.0} | {k: 0.4 + 0.6 / k for k in ks}
+    tried = [fit_share({k: t * (1 + rng.gauss(0, errors[k])) for k, t in exact.items()}) for _ in range(4000)]
+    found = share_error(exact, errors)
+    assert found == pytest.approx(statistics.stdev(tried), rel=0.15)
+    assert share_error({1.0: 1.0}, errors) == share_error({1.0: 0.0, 2.0: 0.0}, errors) == 0.0

@@ -11,7 +11,7 @@ from heterps.profiling.profile import Cost, LayerProfile
 
 
 def layer(name: str, alpha: float, compute_s: float = 1.0, input_s: float = 0.5, **sizes: Any) -> LayerProfile:
-    cost = Cost(compute_s=compute_s, sync_s=0.1, input_s=input_s, alpha=alpha, beta=alpha, error=0.3)
+    cost = Cost(compute_s=compute_s, sync_s=0.1, input_s=input_s, alpha=alpha, beta=alpha, alpha_error=0.1, error=0.3)
     return LayerProfile(name=name, kind="linear", server_s=compute_s / 10, costs={"cpu": cost}, **sizes)
 
 
@@ -22,6 +22,7 @@ def test_five_equal_layers_get_the_shares_that_most_of_them_have() -> None:
     assert [one.costs["cpu"].compute_s for one in found] == [3.0] * 5
     assert [one.server_s for one in found] == pytest.approx([0.3] * 5)
     assert [one.costs["cpu"].error for one in found] == pytest.approx([0.3 / 5**0.5] * 5), "five measurements of one"
+    assert [one.costs["cpu"].alpha_error for one in found] == pytest.approx([0.1 / 5**0.5] * 5)
     assert [one.costs["cpu"].input_s for one in found] == [0, 1, 2, 3, 4], "borders stay where they are"
     assert [one.name for one in found] == ["fc0", "fc1", "fc2", "fc3", "fc4"]
 

@@ -61,8 +61,8 @@ def test_two_processes_measure_every_layer_of_a_profile_and_are_gone_after_it(mo
 def test_measurements_are_times_and_a_killed_unit_is_named(units: Units) -> None:
     units.enter("embedding")
     assert units.contention is None, "nothing is measured yet"
-    assert units.compute(0.0) > 0
-    assert units.move((1000, 500), 0.0) > 0
+    assert units.compute(0.0).value > 0
+    assert units.move((1000, 500), 0.0).value > 0
     assert units.contention is not None
     assert units.contention >= 1
     lost = units._processes[1]._process

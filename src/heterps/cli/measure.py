@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps.cli.output import check_folders, print_json, write_file
+from heterps.cli.plan_variants import whole_numbers
 from heterps.cli.train import EXIT_CODES
-from heterps.config import Job, load_cluster, load_job
+from heterps.config import Job, PolicyConfig, load_cluster, load_job
+from heterps.config.policy_words import parse_policy
 from heterps.errors import ConfigError
 from heterps.report.terminal.consoles import make_console
+from heterps.yamlfile import validate
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
@@ -21,9 +24,14 @@ def measure_plans(
     profile: Path | None,
     cluster: Path | None,
     *,
-    throughput: float,
+    throughput: float | None,
     samples: float | None,
     epochs: float | None,
+    sync: str | None,
+    lanes: str | None,
+    rows: float | None,
+    rows_in_memory: float | None,
+    deadline: float | None,
     launcher: str | None,
     emulate: bool,
     trials: int,
@@ -42,7 +50,10 @@ def measure_plans(
 
     check_folders(plan=out, profile=profile_out)
     job = load_job(job_file)
-    problem, job = _problem(job, job_file, profile, cluster, throughput, samples, epochs)
+    problem, job = _problem(
+        job, job_file, profile, cluster, throughput, samples, epochs, sync,
+        lanes=whole_numbers("--lanes", lanes), rows=rows, rows_in_memory=rows_in_memory, deadline=deadline,
+    )  # fmt: skip
     job = trial_job(job, launcher=launcher, emulate=emulate)
     _check_devices(job, problem)
     with show_progress(make_console(stderr=True), "trial") as announce:
@@ -54,7 +65,7 @@ def measure_plans(
     if json:
         print_json(trials_as_json(found))
     else:
-        show_trials(make_console(), found, problem.profile, throughput)
+        show_trials(make_console(), found, problem.profile, problem.throughput)
     write_file(out, "plan", found.plan.write)
     write_file(profile_out, "profile", found.profile.write)
     return EXIT_CODES.get(found.stopped_by or "", 0)
@@ -65,18 +76,24 @@ def _problem(
     job_file: Path,
     profile: Path | None,
     cluster: Path | None,
-    throughput: float,
+    throughput: float | None,
     samples: float | None,
     epochs: float | None,
+    sync: str | None,
+    **asked: Any,
 ) -> tuple[Problem, Job]:
     """What is planned, and the job with what the options say; what no option says comes from the job."""
     from heterps.data.reader import open_reader
     from heterps.model.build import build_model
     from heterps.model.trace import trace
-    from heterps.planning.cost import Problem
-    from heterps.planning.real import conditions_of
+    from heterps.planning.api import make_problem
+    from heterps.planning.optimum import without_reached
     from heterps.profiling.profile import load_profile
 
+    if sync is not None:
+        job = _with_policy(job, parse_policy(sync))
+    if asked["lanes"] is not None and not job.sync.in_rounds:
+        raise ConfigError("--lanes is for --sync bsp: other policies take whole batches.")
     if cluster is not None:
         job = job.model_copy(update={"cluster": load_cluster(cluster)})
     path = str(profile) if profile is not None else job.profile
@@ -91,16 +108,25 @@ def _problem(
     layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
     if layers != [layer.name for layer in profiled.layers]:
         raise ConfigError(f"{path}: this is a profile of another model than {job_file} trains. Profile that one.")
-    rows = open_reader(job).num_rows
-    problem = Problem(
+    num_rows = open_reader(job).num_rows
+    is_real = sync is not None or job.cluster.has_facts or any(value is not None for value in asked.values())
+    problem = make_problem(
         profiled.at_batch_size(job.data.batch_size),
         job.cluster,
         throughput,
-        samples if samples is not None else rows,
+        samples if samples is not None else num_rows,
         epochs if epochs is not None else job.data.epochs,
-        conditions=conditions_of(job.cluster, job.sync),
+        cost="real" if is_real else "paper",
+        sync=job.sync if is_real else None,
+        dense=job.workers.dense if is_real else None,
+        **asked,
     )
-    return problem, job
+    return without_reached(problem), job  # trials find that share themselves
+
+
+def _with_policy(job: Job, policy: PolicyConfig) -> Job:
+    """The job with another policy. Raises ConfigError if other settings of the job contradict it."""
+    return validate(job.model_dump() | {"sync": policy.model_dump()}, Job, where=f"job with --sync {policy.label}")
 
 
 def _check_devices(job: Job, problem: Problem) -> None:

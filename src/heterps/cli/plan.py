@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PLAN_S, COMPARE_S = 60.0, 10.0
 MEASURED = {"trials", "trial_seconds", "launcher", "emulate", "profile_out"}
 NOT_MEASURED = {
-    "batch_size", "provisioner", "compare", "frontier", "plot", "html", "explain", "sync", "cost", "rows",
-    "rows_in_memory", "deadline", "lanes", "max_staleness",
+    "batch_size", "provisioner", "compare", "frontier", "plot", "html", "explain", "cost", "max_staleness",
+    "dense",
 }  # fmt: skip
 EXAMPLES = examples(
     "heterps plan profile.json cluster.yaml --throughput 20000 --samples 1e9",
@@ -69,8 +69,8 @@ def plan(
     sync: Annotated[
         str | None,
         typer.Option(
-            help="The policy of the job: bsp, asp, ssp:3, dssp:3:12; any: the cheapest of them. Without it a batch is "
-            "divided as the paper has it."
+            help="The policy of the job: bsp, asp, ssp:3, dssp:3:12; any: the cheapest of them. Default: with a real "
+            "bill that of the job that was profiled; with that of the paper a batch is divided as it has it."
         ),
     ] = None,
     cost: Annotated[
@@ -90,6 +90,10 @@ def plan(
     max_staleness: Annotated[
         int | None,
         typer.Option(min=0, help="With asp, ssp and dssp: largest expected staleness of gradients, in updates."),
+    ] = None,
+    dense: Annotated[
+        str | None,
+        typer.Option(help="With bsp: how weights are kept in step, servers or all_reduce; that of the profiled job."),
     ] = None,
     method: Annotated[
         str | None,
@@ -145,10 +149,11 @@ def plan(
     if measure is not None:
         from heterps.cli.measure import measure_plans
 
-        if throughput is None:
-            context.fail("Missing option '--throughput'.")
+        if throughput is None and deadline is None:
+            context.fail("Missing option '--throughput', or '--deadline'.")
         return measure_plans(
             measure, profile, cluster, throughput=throughput, samples=samples, epochs=epochs, launcher=launcher,
+            sync=sync, lanes=lanes, rows=rows, rows_in_memory=rows_in_memory, deadline=deadline,
             emulate=emulate, trials=trials, trial_seconds=trial_seconds, out=out, profile_out=profile_out, json=json,
             method=method or "rl", seed=seed, evaluations=evaluations,
             seconds=seconds if seconds is not None else PLAN_S,
@@ -171,7 +176,7 @@ def plan(
     tried = variants(
         profiled, load_cluster(cluster), throughput, samples, 1 if epochs is None else epochs,
         batch_sizes=batch_size, sync=sync, cost=cost, rows=rows, rows_in_memory=rows_in_memory, deadline=deadline,
-        lanes=lanes, max_staleness=max_staleness,
+        lanes=lanes, max_staleness=max_staleness, dense=dense,
     )  # fmt: skip
     problem, compared, rivals = cheapest_variant(
         tried, deadline, lambda one: _search(one, options, every=compare, alone=json)

@@ -16,7 +16,7 @@ from heterps.yamlfile import parse, read_text
 
 if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
-    from heterps.profiling.profile import Profile
+    from heterps.profiling.profile import Profile, ProfiledJob
 
 EXAMPLES = examples(
     "heterps profile examples/ctr.yaml --out profile.json",
@@ -111,11 +111,24 @@ def profile(
             "profiles or more to merge: heterps profile --merge cpu.json --merge v100.json."
         )
     result = others[0].merge(*others[1:])
+    if job is not None:
+        result = result.model_copy(update={"version": 2, "job": _profiled(chosen)})
     write_file(out, "profile", result.write, "Choose another place with --out")
     if json:
         print_json(result.model_dump_json(indent=1))
     else:
         _show(result, out, _cluster_file(job))
+
+
+def _profiled(job: Job) -> ProfiledJob:
+    from heterps.profiling.profile import ProfiledJob
+
+    return ProfiledJob(
+        sync=job.sync.label,
+        dense=job.workers.dense,
+        replacements=job.workers.replacements,
+        replicas=job.servers.replicas if job.servers is not None else 0,
+    )
 
 
 def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:

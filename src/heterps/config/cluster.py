@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator, mo
 from heterps.config.base import Frozen, Name
 from heterps.devices import is_cpu, kind_of
 from heterps.errors import ConfigError
-from heterps.offers import OFFERS, Offer, find_offer
+from heterps.offers import MACHINES, OFFERS, Offer, find_offer
 
 
 def _is_none(value: object) -> bool:
@@ -34,10 +34,10 @@ class Spot(Frozen):
     usd_per_hour: NonNegativeFloat = Field(description="Price of one unit for an hour.")
     limit: Annotated[int, Field(ge=0)] = Field(description="Largest number of spot units, besides those on demand.")
     interruptions_per_hour: NonNegativeFloat = Field(0.0, description="How often one unit is taken back, on average.")
-    lost_s: NonNegativeFloat = Field(
-        375.0,
-        description="Seconds of the whole job that an interruption costs. Default: 15 to notice it, 60 to start again, "
-        "and 300 of work since the last of checkpoints every 10 minutes.",
+    lost_s: NonNegativeFloat | None = Field(
+        None,
+        description="Seconds of the whole job that an interruption costs. Null: by the policy and by what the job does "
+        "when a worker or a server is lost, from 1.3 to 375 (docs/how-to/plan.md).",
     )
 
 
@@ -146,7 +146,10 @@ class Cluster(Frozen):
     resources: dict[Name, Resource] = Field(description="Device, price and limit of each resource, by name.")
     server_resource: Name = Field(description="The resource that parameter servers run on.")
     machines: dict[Name, Machine] = Field(
-        {}, description="Machines in which units are sold, where not one by one.", exclude_if=_is_empty
+        {},
+        description="Machines in which units are sold, where not one by one. One with the name of a machine of "
+        "`heterps prices` and without a price needs a limit only.",
+        exclude_if=_is_empty,
     )
     egress_usd_per_gb: NonNegativeFloat | dict[Name, dict[Name, NonNegativeFloat]] = Field(
         0.0,
@@ -166,6 +169,19 @@ class Cluster(Frozen):
             if isinstance(resource, dict) and name in OFFERS and resource.get("kind") is None
             else resource
             for name, resource in resources.items()
+        }
+
+    @field_validator("machines", mode="before")
+    @classmethod
+    def _fill_machines(cls, machines: Any) -> Any:
+        """Fill in what a machine with the name of one of the catalogue does not say, unless it has its own price."""
+        if not isinstance(machines, dict):
+            return machines
+        return {
+            name: MACHINES[name].fields() | machine
+            if isinstance(machine, dict) and name in MACHINES and "usd_per_hour" not in machine
+            else machine
+            for name, machine in machines.items()
         }
 
     @property

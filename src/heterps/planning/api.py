@@ -13,7 +13,7 @@ from heterps.config import Cluster, PolicyConfig
 from heterps.config.policy_words import parse_policy
 from heterps.errors import ConfigError, HeterpsError, PlanInfeasible
 from heterps.planning.plan import Plan
-from heterps.profiling.profile import Profile
+from heterps.profiling.profile import Dense, Profile, ProfiledJob
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
@@ -63,17 +63,21 @@ def plan(
     deadline: float | None = None,
     lanes: Sequence[int] | None = None,
     max_staleness: int | None = None,
+    dense: Dense | None = None,
 ) -> Plan:
     """Find the cheapest plan by `method` for `samples` x `epochs` samples with at least `throughput` samples/s.
 
     cost      the bill: `paper`, or `real` with all that cluster and profile say of machines; `auto`: real if the
               cluster says more than prices and limits, or if one of the following is given
-    sync      the policy that the job will have, such as "bsp" or "ssp:3"; None: batches are divided as in the paper
+    sync      the policy that the job will have, such as "bsp" or "ssp:3"; None: with a real bill that of the job that
+              was profiled, if the profile says; otherwise batches are divided as in the paper
     rows      rows expected in all tables; None: as many as the profile expects, if it looked at the data
     rows_in_memory  share of the rows that servers keep in memory, the others being on disk (tiers); None: all
     deadline  largest expected hours of the job, with start-up and interruptions
     lanes     numbers of micro-batches to choose from, for policies in rounds
     max_staleness  largest expected staleness of gradients in updates, for policies without rounds
+    dense     how weights are kept in step, as `workers.dense` of the job: by servers, or by all_reduce in rounds;
+              None: in rounds as in the job that was profiled, otherwise by servers
 
     Where trials of plans for the same policy kept in the profile which share of the throughput of their slowest
     station they reached (`Profile.reached`), predictions count on as much.
@@ -85,7 +89,7 @@ def plan(
     search: dict[str, Any] = {"provisioner": provisioner, "seed": seed, "evaluations": evaluations, "seconds": seconds}
     asked: dict[str, Any] = {
         "cost": cost, "sync": sync, "rows": rows, "rows_in_memory": rows_in_memory, "lanes": lanes,
-        "max_staleness": max_staleness,
+        "max_staleness": max_staleness, "dense": dense,
     }  # fmt: skip
     problem = make_problem(profile, cluster, throughput, samples, epochs, deadline=deadline, **asked)
 
@@ -109,22 +113,28 @@ def make_problem(
     deadline: float | None = None,
     lanes: Sequence[int] | None = None,
     max_staleness: int | None = None,
+    dense: Dense | None = None,
 ) -> Problem:
     """Make the problem of `plan`. Without a throughput the deadline gives the floor. Raises ConfigError."""
     from heterps.planning.cost import Problem
     from heterps.planning.real import Conditions
 
     policy = parse_policy(sync) if isinstance(sync, str) else sync
-    asked = any(option is not None for option in (policy, rows, rows_in_memory, deadline, max_staleness))
+    asked = any(option is not None for option in (policy, rows, rows_in_memory, deadline, max_staleness, lanes, dense))
     if cost == "paper" and asked:
         raise ConfigError("the paper's cost model knows no policy, rows or deadline: leave them out, or use cost real.")
     is_real = cost == "real" or (cost == "auto" and (asked or cluster.has_facts))
     conditions = None
+    if is_real and policy is None and profile.job is not None:
+        policy = parse_policy(profile.job.sync)
+    job = profile.job or ProfiledJob()
     if is_real:
         conditions = Conditions(
             policy, rows=rows, rows_in_memory=1.0 if rows_in_memory is None else rows_in_memory,
             lanes=tuple(lanes) if lanes else None, max_staleness=max_staleness,
             most_workers=None if max_staleness is None else (max_staleness + 1) // 2,
+            all_reduce=(dense or (job.dense if policy is not None and policy.in_rounds else None)) == "all_reduce",
+            replaces=job.replacements > 0, mirrored=job.replicas > 0,
         )  # fmt: skip
     floor = throughput
     if deadline is not None:

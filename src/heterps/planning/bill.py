@@ -68,15 +68,27 @@ def bill_parts(problem: Problem, plan: Plan) -> tuple[BillPart, ...]:
 
 def bill(problem: Problem, stages: Sequence[Stage], num_servers: int) -> Bill:
     """Compute the bill of stages that cover the layers in order, whether or not they meet floor and limits."""
+    slowest_s, bottleneck, lanes = _slowest(problem, stages, num_servers)
+    throughput = problem.profile.batch_size / slowest_s
+    if problem.throughput * (1 - 2 * ROUNDING) <= throughput < problem.throughput:
+        throughput = problem.throughput  # met, but for rounding: see tau_max
+    return bill_at(problem, stages, num_servers, throughput, bottleneck, lanes)
+
+
+def bill_at(
+    problem: Problem,
+    stages: Sequence[Stage],
+    num_servers: int,
+    throughput: float,
+    bottleneck: str = "",
+    lanes: int | None = None,
+) -> Bill:
+    """Compute what stages and servers cost if they reach this throughput, as a run measured it or as predicted."""
     used = [0] * len(problem.resources)
     for stage in stages:
         used[problem.resources.index(stage.resource)] += stage.count
     if problem.server_s > 0 or (problem.in_rounds and problem.needs_servers):
         used[problem.server] += num_servers
-    slowest_s, bottleneck, lanes = _slowest(problem, stages, num_servers)
-    throughput = problem.profile.batch_size / slowest_s
-    if problem.throughput * (1 - 2 * ROUNDING) <= throughput < problem.throughput:
-        throughput = problem.throughput  # met, but for rounding: see tau_max
     hours = problem.samples * problem.epochs / throughput / 3600
     if problem.conditions is None:
         rate = math.fsum(float(price) * count for price, count in zip(problem.prices, used, strict=True))
@@ -121,6 +133,6 @@ def _traffic(problem: Problem, stages: Sequence[Stage]) -> float:
         for stage, (before, t) in zip(stages[1:], itertools.pairwise(on), strict=True)
     )
     for stage, t in zip(stages, on, strict=True):
-        shared, each = problem.terms[t, stage.first : stage.last + 1, 12:].sum(axis=0).tolist()
+        shared, each = problem.terms[t, stage.first : stage.last + 1, 14:].sum(axis=0).tolist()
         weight += shared + each * stage.count
     return weight

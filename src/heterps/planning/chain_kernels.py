@@ -71,7 +71,7 @@ def lightest_chain(
     others[num_layers] = 0.0
     for first in range(num_layers - 1, -1, -1):
         for t in range(num_resources):
-            p, a = terms[t, first, 8], 0.0
+            p, a = terms[t, first, 8], terms[t, first, 12]
             q, d = terms[t, first, 4], terms[t, first, 5]
             held, divided, traffic = 0.0, 0.0, 0.0
             best = np.inf
@@ -83,7 +83,7 @@ def lightest_chain(
                 d += terms[t, b, 3]
                 held += terms[t, b, 9]
                 divided += terms[t, b, 10]
-                traffic += terms[t, b, 12]
+                traffic += terms[t, b, 14]
                 if busy_s(p, a, q, d, count) > hi or held + divided > memory[t]:
                     count = least_count(p, a, q, d, hi, limits[t])
                     count = max(count, least_for_memory(held, divided, memory[t], limits[t]))
@@ -240,7 +240,7 @@ def extend_labels(
     is_tracked[tracked] = True
     for first in range(num_layers):
         for t in range(num_resources):
-            p, a = terms[t, first, 8], 0.0
+            p, a = terms[t, first, 8], terms[t, first, 12]
             q, d = terms[t, first, 4], terms[t, first, 5]
             held, divided, traffic = 0.0, 0.0, 0.0
             for b in range(first, num_layers):
@@ -250,7 +250,7 @@ def extend_labels(
                 d += terms[t, b, 3]
                 held += terms[t, b, 9]
                 divided += terms[t, b, 10]
-                traffic += terms[t, b, 12]
+                traffic += terms[t, b, 14]
                 least = least_for_memory(held, divided, memory[t], most[t])
                 if least > most[t] or busy_s(p, a, q, d, most[t]) > tau:
                     break

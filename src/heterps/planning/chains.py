@@ -56,9 +56,9 @@ class Chains:
         self.terms, self._borders, self._pays_egress = problem.terms, problem.borders, problem.pays_egress
         if prices is not None and self._pays_egress:  # other prices count units, and units only
             self.terms, self._borders, self._pays_egress = self.terms.copy(), np.zeros_like(self._borders), False
-            self.terms[:, :, 12:] = 0.0
+            self.terms[:, :, 14:] = 0.0
         self._disk_usd = problem.disk_usd if prices is None else 0.0
-        self._most_traffic = float(self.terms[:, :, 12].max(axis=0).sum() + self._borders.max(axis=(1, 2)).sum())
+        self._most_traffic = float(self.terms[:, :, 14].max(axis=0).sum() + self._borders.max(axis=(1, 2)).sum())
         self.prices = problem.prices if prices is None else prices
         self.limits = problem.limits if limits is None else limits
         self.server, self.server_s, self.least_servers = problem.server, problem.server_s, problem.least_servers

@@ -15,8 +15,8 @@ The slowest station decides: tau = max ET seconds a batch, throughput = B0/tau, 
     usd = hours * rate      hours = L*M/throughput/3600      rate = sum usd_per_hour*count
 
 That is the paper's bill. Facts about machines (real.py) add to the same sums: a stage also pays to send its output (Q,
-D of its last layer) and for the launcher's overhead (P of its first), holds W + S/k bytes of a unit's memory, and units
-are paid for as they are sold (market.py), and traffic between zones is paid for (egress.py).
+D of its last layer) and for the launcher's overhead (P, A of its first), holds W + S/k bytes of a unit's memory, and
+units are paid for as they are sold (market.py), and traffic between zones is paid for (egress.py).
 
 Sums run from a stage's first layer onwards, never as differences of prefix sums, which lose precision if a slow layer
 precedes a fast one. The compiled kernels add in the same order, so that both give the same floats.
@@ -37,6 +37,7 @@ from heterps.config import Cluster, Resource
 from heterps.errors import ConfigError
 from heterps.planning.egress import border_weights, server_weights
 from heterps.planning.fit import check_fit
+from heterps.planning.interruptions import lost_s
 from heterps.planning.market import Market, Offers, least_growth, make_market, without_facts
 from heterps.planning.real import (
     Conditions,
@@ -46,10 +47,12 @@ from heterps.planning.real import (
     least_for_memory,
     least_servers,
     memory_bytes,
+    overhead_of,
     real_terms,
+    served_s,
     server_seconds,
 )
-from heterps.profiling.profile import Cost, Profile
+from heterps.profiling.profile import Cost, Overhead, Profile
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -105,6 +108,7 @@ class KernelInputs(NamedTuple):
     most_workers: int
     borders: Floats
     disk_usd: float
+    worker_s: float
 
 
 @dataclass(frozen=True)
@@ -174,9 +178,10 @@ class Problem:
 
     @cached_property
     def terms(self) -> Floats:
-        """Array [T, N, 14]: P, A, Q, D of each layer, Q and D of its input, Q and D of its output, P of a stage that
-        begins with it, W and S, the bytes that it holds, the seconds of a server for each worker's weights, and what
-        its traffic with servers costs, in all and for each worker. A is infinite if there is no cost.
+        """Array [T, N, 16]: P, A, Q, D of each layer, Q and D of its input, Q and D of its output, P of a stage that
+        begins with it, W and S, the bytes that it holds, the seconds of a server for each worker's weights, A of a
+        stage that begins with it, the seconds of an all-reduce of its weights among very many workers, and what its
+        traffic with servers costs, in all and for each worker. A is infinite if there is no cost.
         """
         if self.conditions is not None:
             terms = np.concatenate(
@@ -190,7 +195,7 @@ class Problem:
             layers = self.profile.layers
             terms = np.array([[layer_terms(layer.costs.get(name)) for layer in layers] for name in self.resources])
         if self.reached != 1:
-            terms[:, :, [*range(9), 11]] /= self.reached
+            terms[:, :, [*range(9), 11, 12, 13]] /= self.reached
         return terms
 
     @cached_property
@@ -203,13 +208,18 @@ class Problem:
     @property
     def pays_egress(self) -> bool:
         """Whether some traffic between the resources is paid for."""
-        return bool(self.borders.any() or self.terms[:, :, 12:].any())
+        return bool(self.borders.any() or self.terms[:, :, 14:].any())
 
     @cached_property
     def market(self) -> Market:
         """What is offered of the resources; in the paper's bill single units without a start."""
         cluster = self.cluster if self.conditions is not None else without_facts(self.cluster)
-        return make_market(cluster, self.resources, self.num_batches)
+        return make_market(cluster, self.resources, self.num_batches, self._overhead.start_s, self._lost_s)
+
+    def _lost_s(self, name: str) -> float:
+        given = self.conditions or Conditions()
+        replaces = given.replaces and not given.all_reduce
+        return lost_s(self.cluster, name, given.sync, replaces=replaces, mirrored=given.mirrored)
 
     @property
     def in_rounds(self) -> bool:
@@ -224,10 +234,17 @@ class Problem:
 
     @property
     def overhead_s(self) -> float:
-        """Seconds of a round that the launcher takes besides layers and servers."""
-        assert self.conditions is not None
-        overhead = (self.profile.overheads or {}).get(self.conditions.launcher)
-        return overhead.batch_s / self.reached if overhead is not None else 0.0
+        """Seconds of a round that the launcher takes besides layers and servers, with one worker."""
+        return self._overhead.batch_s / self.reached
+
+    @property
+    def worker_s(self) -> float:
+        """Seconds of a round that the launcher takes for each worker beyond the first."""
+        return self._overhead.worker_s / self.reached if self.in_rounds else 0.0
+
+    @property
+    def _overhead(self) -> Overhead:
+        return overhead_of(self.profile, self.conditions) if self.conditions is not None else Overhead()
 
     @property
     def num_batches(self) -> float:
@@ -266,7 +283,7 @@ class Problem:
     @property
     def needs_servers(self) -> bool:
         """Whether the model has parameters that servers keep."""
-        return any(layer.server_s > 0 for layer in self.profile.layers)
+        return any(served_s(layer, self.conditions or Conditions()) > 0 for layer in self.profile.layers)
 
     @cached_property
     def least_servers(self) -> int:
@@ -317,7 +334,7 @@ class Problem:
         return KernelInputs(
             self.terms, market.prices, market.limits, self.server, self.server_s, self.tau_max,
             self.least_servers, self.memory, market.started, market.linear, self.profile.batch_size,
-            market.offers, self.most_workers, self.borders, self.disk_usd,
+            market.offers, self.most_workers, self.borders, self.disk_usd, self.worker_s,
         )  # fmt: skip
 
     def layer_names(self, first: int, last: int) -> str:
@@ -327,7 +344,7 @@ class Problem:
 
 def layer_terms(cost: Cost | None) -> tuple[float, ...]:
     if cost is None:
-        return (0.0, math.inf, *[0.0] * 12)
+        return (0.0, math.inf, *[0.0] * 14)
     return (
         cost.alpha * cost.compute_s,
         (1 - cost.alpha) * cost.compute_s,
@@ -335,13 +352,13 @@ def layer_terms(cost: Cost | None) -> tuple[float, ...]:
         (1 - cost.beta) * cost.sync_s,
         cost.beta * cost.input_s,
         (1 - cost.beta) * cost.input_s,
-        *[0.0] * 8,
+        *[0.0] * 10,
     )
 
 
 def stage_terms(problem: Problem, first: int, last: int, resource: int) -> Terms:
     rows = problem.terms[resource, first : last + 1].tolist()
-    compute_divided, compute_fixed = rows[0][8], 0.0
+    compute_divided, compute_fixed = rows[0][8], rows[0][12]
     comm_divided, comm_fixed = rows[0][4:6]
     held = divided = 0.0
     for row in rows:

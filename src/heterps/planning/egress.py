@@ -43,13 +43,13 @@ def server_weights(profile: Profile, cluster: Cluster, resources: Sequence[str],
     """Return the array [T, N, 2]: the weight of what a layer exchanges with the servers, in all and for each worker.
 
     Rows are counted half each way. Weights go to a worker and their gradients back: in rounds to every worker of a
-    stage, otherwise once a batch.
+    stage, otherwise once a batch; in an all-reduce they stay among workers of one zone.
     """
     weights = np.zeros((len(resources), len(profile.layers), 2))
     if not any(layer.server_s > 0 for layer in profile.layers):
         return weights
     rows = np.array([row_bytes(layer) / 2 for layer in profile.layers])
-    dense = np.array([dense_bytes(layer) for layer in profile.layers], np.float64)
+    dense = np.array([dense_bytes(layer) for layer in profile.layers], np.float64) * (not conditions.all_reduce)
     for t, name in enumerate(resources):
         both_ways = _weight(cluster, name, cluster.server_resource) + _weight(cluster, cluster.server_resource, name)
         weights[t, :, 0] = both_ways * (rows if conditions.in_rounds else rows + dense)

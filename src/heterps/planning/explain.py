@@ -162,7 +162,7 @@ def layer_times(problem: Problem, stage: Stage) -> list[tuple[float, float]]:
     rows = problem.terms[problem.resources.index(stage.resource), stage.first : stage.last + 1].tolist()
     found = [(row[1] + row[0] / stage.count, row[3] + row[2] / stage.count) for row in rows]
     compute_s, comm_s = found[0]
-    found[0] = compute_s + rows[0][8] / stage.count, comm_s + rows[0][5] + rows[0][4] / stage.count
+    found[0] = compute_s + rows[0][12] + rows[0][8] / stage.count, comm_s + rows[0][5] + rows[0][4] / stage.count
     compute_s, comm_s = found[-1]
     found[-1] = compute_s, comm_s + rows[-1][7] + rows[-1][6] / stage.count
     return found

@@ -182,10 +182,11 @@ def highest_throughput(problem: Problem) -> tuple[Plan | None, bool]:
 
 def slowest_s(problem: Problem) -> float:
     """Upper bound on the seconds per batch of all plans, including rounding errors."""
-    seconds = problem.terms[:, :, :9]
+    seconds = problem.terms[:, :, [*range(9), 12, 13]]
     most = float(seconds[np.isfinite(seconds)].sum()) + problem.server_s
     if problem.in_rounds:  # what no units divide is paid for every micro-batch, and every worker has its weights
         most = (most + problem.overhead_s) * int(problem.lanes_of.max()) + float(problem.terms[:, :, 11].sum() * 1e4)
+        most += problem.worker_s * float(problem.limits.sum())
     return most * (1 + ROUNDING)
 
 

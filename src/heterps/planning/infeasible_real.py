@@ -26,6 +26,8 @@ def memory_reason(problem: Problem) -> str | None:
         name, limit = problem.cluster.server_resource, int(problem.limits[problem.server])
         if problem.least_servers > limit:
             held, on_disk = table_bytes(problem.profile, problem.samples, problem.conditions)
+            expected = table_bytes(problem.profile, problem.samples, problem.conditions, expected=True)
+            doubt = f" ({_size(expected.memory)} are expected)" if expected.memory < held else ""
             memory = memory_bytes(problem.cluster, name)
             disk = (problem.cluster.resources[name].disk_gb or math.inf) * GB
             if on_disk > limit * disk:
@@ -36,7 +38,7 @@ def memory_reason(problem: Problem) -> str | None:
                     "how many stay."
                 )
             return (
-                f"the tables take {_size(held)} in the end, and {limit:,} {name} of {_size(memory)} hold "
+                f"the tables take {_size(held)} in the end{doubt}, and {limit:,} {name} of {_size(memory)} hold "
                 f"{_size(limit * memory)}: raise the limit of {name} to {problem.least_servers:,}, or its memory_gb to "
                 f"{_digits_up(held / limit / 1e9)}, or let tables evict rows and say with --rows how many stay, or "
                 "keep a share of the rows on disk (tiers), and say with --rows-in-memory how many are not."

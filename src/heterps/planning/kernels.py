@@ -119,7 +119,7 @@ def find_stations(given: KernelInputs, schedule: Schedules, stations: Floats, re
             num += 1
             resource[num] = t
             stations[num, 0] = row[8] + row[0]
-            stations[num, 1] = row[1]
+            stations[num, 1] = row[12] + row[1]
             stations[num, 2] = row[4] + row[2]
             stations[num, 3] = row[5] + row[3]
             held, divided = 0.0, 0.0
@@ -158,7 +158,7 @@ def traffic_of(given: KernelInputs, schedule: Schedules) -> float:
     weight = 0.0
     for layer in range(schedule.shape[0]):
         t = schedule[layer]
-        weight += given.terms[t, layer, 12]
+        weight += given.terms[t, layer, 14]
         if layer > 0:
             weight += given.borders[layer, schedule[layer - 1], t]
     return weight
@@ -280,9 +280,9 @@ def provision_all(
 
 
 EXAMPLE = KernelInputs(
-    np.ones((1, 1, 14)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, 1, np.full(1, np.inf), np.zeros(1), True, 1,
+    np.ones((1, 1, 16)), np.ones(1), np.full(1, 4), 0, 1.0, 9.0, 1, np.full(1, np.inf), np.zeros(1), True, 1,
     Offers(np.ones((1, 1), np.int64), np.ones(1), np.full(1, 4), *(np.zeros(1) for _ in range(4))),
-    9, np.zeros((1, 1, 1)), 0.0,
+    9, np.zeros((1, 1, 1)), 0.0, 0.0,
 )  # fmt: skip
 """The smallest problem, for compiling."""
 

@@ -22,7 +22,7 @@ its units (a feasible solution of the dual of the covering problem), so that uni
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numba
@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heterps.config import Cluster, Resource
+from heterps.planning.interruptions import ROLLBACK_S
 from heterps.planning.plan import SPOT
 
 Floats = npt.NDArray[np.float64]
@@ -68,8 +69,18 @@ def without_facts(cluster: Cluster) -> Cluster:
     return cluster.model_copy(update={"resources": resources, "machines": {}, "egress_usd_per_gb": 0.0})
 
 
-def make_market(cluster: Cluster, resources: Sequence[str], num_batches: float) -> Market:
-    """Collect what the cluster offers of `resources` for a job of `num_batches` batches."""
+def make_market(
+    cluster: Cluster,
+    resources: Sequence[str],
+    num_batches: float,
+    start_s: float = 0.0,
+    lost_s: Callable[[str], float] = lambda _name: ROLLBACK_S,
+) -> Market:
+    """Collect what the cluster offers of `resources` for a job of `num_batches` batches.
+
+    start_s  what the first batches take more than others; everything that is rented is paid for it as well
+    lost_s   seconds that the job loses when a spot unit of a resource is taken back
+    """
     names: list[str] = []
     rows: list[tuple[list[int], float, int, float, float, float, float]] = []
 
@@ -81,17 +92,17 @@ def make_market(cluster: Cluster, resources: Sequence[str], num_batches: float) 
     for t, name in enumerate(resources):
         resource = cluster.resources[name]
         one = [int(t == other) for other in range(len(resources))]
-        times_s = (resource.startup_s, resource.billing_s, resource.minimum_s)
+        times_s = (resource.startup_s + start_s, resource.billing_s, resource.minimum_s)
         if cluster.sold_alone(name):
             add(name, one, resource.usd_per_hour, resource.limit, times_s, 0.0)
         if (spot := resource.spot) is not None:
-            risk = spot.interruptions_per_hour * spot.lost_s / 3600
+            risk = spot.interruptions_per_hour * lost_s(name) / 3600
             restarts = spot.interruptions_per_hour * resource.startup_s / 3600  # a unit in the place of one is paid too
             add(f"{name}{SPOT}", one, spot.usd_per_hour * (1 + restarts), spot.limit, times_s, risk)
     for name, machine in cluster.machines.items():
         units = [machine.units.get(resource, 0) for resource in resources]
         if any(units):
-            times_s = (machine.startup_s, machine.billing_s, machine.minimum_s)
+            times_s = (machine.startup_s + start_s, machine.billing_s, machine.minimum_s)
             add(name, units, machine.usd_per_hour, machine.limit, times_s, 0.0)
     table = list(zip(*rows, strict=True)) if rows else [()] * 7
     offers = Offers(

@@ -22,7 +22,7 @@ import numpy as np
 
 from heterps.errors import ConfigError, HeterpsError
 from heterps.planning.api import QUICK_S, compare
-from heterps.planning.bill import bill
+from heterps.planning.bill import bill, bill_at
 from heterps.planning.correct import correct
 from heterps.planning.cost import Problem, Schedules
 from heterps.planning.infeasible import explain_infeasible
@@ -196,8 +196,9 @@ class Trials:
 
     def _predicted(self, plan: Plan) -> Plan:
         """Return the plan with the predicted bill of a whole run."""
-        bill = {"throughput": plan.throughput * self._reached, "hours": plan.hours / self._reached}
-        return plan.model_copy(update={**bill, "usd": plan.usd / self._reached})
+        throughput = plan.throughput * self._reached
+        billed = bill_at(self._given, plan.stages, plan.servers.count, throughput)
+        return plan.model_copy(update={"throughput": throughput, "hours": billed.hours, "usd": billed.usd})
 
     def _measured_bills(self, attempt: Attempt, bills: Bills) -> Bills:
         short = UNTRIED
@@ -228,10 +229,9 @@ class Trials:
 
     def _judged(self, plan: Plan, trial: Trial) -> Attempt:
         given = self._given
-        hours = given.samples * given.epochs / trial.throughput / 3600
+        billed = bill_at(given, plan.stages, plan.servers.count, trial.throughput)
         keeps_floor = trial.throughput >= given.throughput * (1 - NOISE)
-        usd = hours * plan.usd_per_hour(given.cluster) + (plan.egress_usd or 0.0)
-        return Attempt(plan, trial, hours, usd, keeps_floor)
+        return Attempt(plan, trial, billed.hours, billed.usd, keeps_floor)
 
     def _correct(self) -> None:
         measured = [attempt for attempt in self._attempts if attempt.trial is not None]

@@ -42,6 +42,11 @@ def with_floor(problem: Problem, throughput: float) -> Problem:
     return _changed(problem, throughput=throughput)
 
 
+def without_reached(problem: Problem) -> Problem:
+    """Return the problem for the slowest station alone, whatever share of its throughput whole runs reached."""
+    return _changed(problem, reached=1.0)
+
+
 def with_resources(problem: Problem, changed: Mapping[str, Resource]) -> Problem:
     """Return the problem with some resources replaced; raises ConfigError if a layer can then run nowhere."""
     cluster = problem.cluster.model_copy(update={"resources": {**problem.cluster.resources, **changed}})

@@ -3,10 +3,14 @@
 A batch is divided among L lanes; a worker of a stage with k workers has r = ceil(L/k) micro-batches of it, and holds
 them all until they come back:
 
-    stage 1   |mb|mb|mb|mb|                     T = sum of mb + z + V/n + c0
+    stage 1   |mb|mb|mb|mb|                     T = sum of mb + z + V/n + c0 + c1 (workers - 1)
     stage 2       |m|m|m|m|                     mb   seconds of one micro-batch in a stage: (A + P/L), and its input
     servers                    |####|           z    what the slowest stage adds: the largest (r-1) mb + D + Q/k
                                                 V/n  servers: rows and steps, and each worker's weights (k w)
+                                                c0   the launcher's overhead, and c1 for each further worker
+
+    Where workers add up gradients of weights among themselves (all-reduce), nothing of them goes to servers, and T is
+    longer by (k-1)/k of the seconds of twice their bytes, for one stage after the other.
 
 So for given L and z a stage has a least count, and its micro-batch, its weights' way to the servers, its units and its
 traffic between zones add up along the chain of stages (round_stages.py).
@@ -23,7 +27,8 @@ from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules
 from heterps.planning.kernels import EXAMPLE, compiled, compiled_inline, traffic_of, weight_of
 
 # Columns of a stage's sums: see Problem.terms.
-P, A, Q, D, W, S, MOVES, SHARED, EACH = range(9)
+P, A, Q, D, W, S, MOVES, REDUCED, SHARED, EACH = range(10)
+SUMS = 10
 
 
 @compiled_inline
@@ -33,6 +38,7 @@ def add_layer(sums: Floats, row: Floats, is_first_of_stage: bool, is_first_of_mo
     """
     if is_first_of_stage:
         sums[:] = 0.0
+        sums[A] += row[12]
         if is_first_of_model:
             sums[Q] += row[4]
             sums[D] += row[5]
@@ -46,8 +52,9 @@ def add_layer(sums: Floats, row: Floats, is_first_of_stage: bool, is_first_of_mo
     sums[W] += row[9]
     sums[S] += row[10]
     sums[MOVES] += row[11]
-    sums[SHARED] += row[12]
-    sums[EACH] += row[13]
+    sums[REDUCED] += row[13]
+    sums[SHARED] += row[14]
+    sums[EACH] += row[15]
 
 
 @compiled_inline
@@ -60,6 +67,12 @@ def micro_s(sums: Floats, lanes: int) -> float:
 def slow_s(sums: Floats, lanes: int, count: int) -> float:
     """What a stage with `count` workers adds to a round, if it is the slowest."""
     return float((math.ceil(lanes / count) - 1) * micro_s(sums, lanes) + sums[D] + sums[Q] / count)
+
+
+@compiled_inline
+def workers_s(sums: Floats, count: int, worker_s: float) -> float:
+    """Seconds of a round because a stage has so many workers: the launcher's overhead, and their all-reduce."""
+    return float(worker_s * count + sums[REDUCED] * (count - 1) / count)
 
 
 @compiled
@@ -161,7 +174,7 @@ def provision_rounds(
 ) -> None:
     """Provision every schedule with the cheapest lanes, counts and servers; outputs as of kernels.provision_all."""
     most = schedules.shape[1] + 1
-    sums, resource = np.empty((most, 9)), np.empty(most, np.int64)
+    sums, resource = np.empty((most, SUMS)), np.empty(most, np.int64)
     trial = np.empty(most, np.int64)
     units = np.empty(given.limits.shape[0], np.int64)
     for n in range(schedules.shape[0]):
@@ -188,6 +201,7 @@ def provision_rounds(
                         continue
                     units[:] = 0
                     served, traffic, rate = given.server_s, shared, 0.0
+                    busy = fill + z - given.worker_s
                     fits = True
                     for i in range(num):
                         t = resource[i]
@@ -196,12 +210,13 @@ def provision_rounds(
                         served += trial[i] * sums[i, MOVES]
                         traffic += trial[i] * sums[i, EACH]
                         rate += given.prices[t] * trial[i]
+                        busy += workers_s(sums[i], trial[i], given.worker_s)
                         fits = units[t] <= given.limits[t] and rate * (fill + z) < cost[n]
                         if not fits:
                             break
                     if not fits:
                         continue
-                    weight, round_s, servers = cheapest_servers(given, units, fill + z, served, traffic, cost[n])
+                    weight, round_s, servers = cheapest_servers(given, units, busy, served, traffic, cost[n])
                     if weight < cost[n]:
                         cost[n], seconds[n], violation[n] = weight, round_s, 0.0
                         counts[n] = 0

@@ -18,14 +18,26 @@ import numpy as np
 from heterps.planning.chain_kernels import read_chain
 from heterps.planning.cost import Floats, Ints, KernelInputs, Schedules, runs
 from heterps.planning.kernels import EXAMPLE, compiled
-from heterps.planning.round_kernels import EACH, MOVES, SHARED, S, W, add_layer, micro_s, round_count, slow_s
+from heterps.planning.round_kernels import (
+    EACH,
+    MOVES,
+    SHARED,
+    SUMS,
+    S,
+    W,
+    add_layer,
+    micro_s,
+    round_count,
+    slow_s,
+    workers_s,
+)
 
 
 class StageArrays(NamedTuple):
     """What the stage of layers first..last on resource t needs, each as an array [T, N, N] of (t, first, last)."""
 
     counts: Floats
-    micro: Floats  # seconds of a micro-batch
+    micro: Floats  # seconds of a micro-batch, and of a round for the workers beyond the model's first
     moved: Floats  # seconds of one server for the weights of all workers
     sent: Floats  # weight of the traffic with servers in other zones
     end: Ints  # [T, N]: the first `last` for which no count suffices
@@ -36,7 +48,7 @@ class Needs(NamedTuple):
 
     units: Ints  # [T]
     largest: Ints  # [T]: those of the largest stage
-    fill_s: float  # seconds of a micro-batch through all stages
+    fill_s: float  # seconds of a micro-batch through all stages, and of a round for the workers beyond the first
     moved_s: float
     traffic: float
 
@@ -45,7 +57,7 @@ class Needs(NamedTuple):
 def fill_stages(given: KernelInputs, lanes: int, z: float, stages: StageArrays) -> tuple[float, float]:
     """Fill the arrays for z, and return the largest breakpoint up to z and the smallest above it."""
     num_resources, num_layers = given.terms.shape[0], given.terms.shape[1]
-    sums = np.empty(9)
+    sums = np.empty(SUMS)
     below, above = -np.inf, np.inf
     for t in range(num_resources):
         most = min(given.limits[t], lanes)
@@ -65,7 +77,9 @@ def fill_stages(given: KernelInputs, lanes: int, z: float, stages: StageArrays) 
                 if count > 1 and slow_s(sums, lanes, count - 1) > z * (1.0 + 1e-12):  # else memory asks for more
                     above = min(above, slow_s(sums, lanes, count - 1))
                 stages.counts[t, first, last] = count
-                stages.micro[t, first, last] = micro_s(sums, lanes)
+                stages.micro[t, first, last] = micro_s(sums, lanes) + workers_s(sums, count, given.worker_s)
+                if first == 0:
+                    stages.micro[t, first, last] -= given.worker_s
                 stages.moved[t, first, last] = count * sums[MOVES]
                 stages.sent[t, first, last] = sums[SHARED] + count * sums[EACH]
     return below, above

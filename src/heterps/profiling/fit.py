@@ -12,6 +12,7 @@ every part of the batch needs. beta is the same fit over seconds of communicatio
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,17 @@ def fit_share(times_s: Mapping[float, float]) -> float:
         return DEFAULT_SHARE
     share = sum(x * y for x, y in points) / sum(x * x for x, _ in points)
     return min(max(share, 0.0), 1.0)
+
+
+def share_error(times_s: Mapping[float, float], errors: Mapping[float, float]) -> float:
+    """Return the standard error of `fit_share`, given the relative standard errors of the seconds by k."""
+    whole_s = times_s[1.0]
+    points = [
+        (1 - 1 / k, t / whole_s, math.hypot(errors[1.0], errors[k])) for k, t in times_s.items() if k != 1 and whole_s
+    ]
+    if not points:
+        return 0.0
+    return math.hypot(*(x * ratio * error for x, ratio, error in points)) / sum(x * x for x, *_ in points)
 
 
 def fit_fixed(times_s: Mapping[float, float]) -> float:

@@ -18,6 +18,7 @@ from heterps.profiling.profile import Cost, LayerProfile
 SIZES = ("kind", "input_bytes", "weight_bytes", "output_bytes", "dense_bytes", "row_bytes")
 OF_SERVERS = ("server_s", "server_fixed_s", "server_moves_s")
 OF_COMPUTE = ("compute_s", "compute_fixed_s", "alpha", "spread")
+ERRORS = ("error", "alpha_error", "beta_error")
 OF_SYNC = ("sync_s", "sync_fixed_s", "beta")
 
 
@@ -38,9 +39,11 @@ def _pooled(layer: LayerProfile, group: Sequence[LayerProfile]) -> LayerProfile:
 
 def _cost(cost: Cost, group: Sequence[Cost]) -> Cost:
     fields = OF_COMPUTE + (OF_SYNC if cost.sync_s > 0 else ())
-    errors = [other.error for other in group if other.error is not None]
-    error = {"error": statistics.median(errors) / len(errors) ** 0.5} if errors else {}
-    return cost.model_copy(update={**_medians(group, fields), **error})
+    errors: dict[str, float] = {}
+    for field in ERRORS:
+        if known := [error for other in group if (error := getattr(other, field)) is not None]:
+            errors[field] = statistics.median(known) / len(known) ** 0.5
+    return cost.model_copy(update={**_medians(group, fields), **errors})
 
 
 def _medians(group: Sequence[object], fields: Sequence[str]) -> dict[str, float]:

@@ -27,6 +27,7 @@ from heterps.offers import OFFERS
 from heterps.yamlfile import read_model
 
 Share = Annotated[float, Field(ge=0, le=1)]
+Dense = Literal["servers", "all_reduce"]
 
 
 def _is_none(value: object) -> bool:
@@ -49,6 +50,12 @@ class Cost(FiniteRecord):
     )
     alpha: Share = Field(description="Share of compute that more units divide.")
     beta: Share = Field(description="Share of communication that more units divide.")
+    alpha_error: NonNegativeFloat | None = Field(
+        None, description="Standard error of alpha; null: alpha is estimated.", exclude_if=_is_none
+    )
+    beta_error: NonNegativeFloat | None = Field(
+        None, description="Standard error of beta; null: beta is computed from bytes.", exclude_if=_is_none
+    )
     compute_fixed_s: NonNegativeFloat = Field(
         0.0, description="The part of compute_s that does not grow with the batch."
     )
@@ -144,6 +151,10 @@ def _scaled_share(share: float, before_s: float, after_s: float, ratio: float) -
     return min(share * before_s * ratio / after_s, 1.0) if after_s > 0 else share
 
 
+ONE_SIDED = 1.645
+"""Standard errors above the mean that 1 of 20 cases exceed."""
+
+
 class TableGrowth(FiniteRecord):
     """The rows of a table after n samples: coefficient * n ** exponent (Heaps' law), fitted on the data."""
 
@@ -162,6 +173,12 @@ class TableGrowth(FiniteRecord):
     def rows(self, samples: float) -> float:
         """Return the number of distinct ids expected among `samples` samples."""
         return min(self.coefficient * samples**self.exponent, math.inf) if samples > 0 else 0.0
+
+    def most_rows(self, samples: float) -> float:
+        """Return the number of distinct ids that is exceeded in 1 of 20 cases, by the errors of the fit."""
+        looked_at = max(self.samples, 1)
+        error = self.error + self.exponent_error * max(math.log(samples / looked_at), 0.0) if samples > 0 else 0.0
+        return self.rows(samples) * math.exp(min(ONE_SIDED * error, 50.0))
 
 
 class Overhead(FiniteRecord):
@@ -185,6 +202,15 @@ class Overhead(FiniteRecord):
     error: NonNegativeFloat = Field(0.0, description="Relative standard error.")
 
 
+class ProfiledJob(FiniteRecord):
+    """What plans take from the job that was profiled, where no option says otherwise."""
+
+    sync: str = Field("bsp", description="Its policy.")
+    dense: Dense = Field("servers", description="`workers.dense`: how weights are kept in step.")
+    replacements: NonNegativeInt = Field(6, description="`workers.replacements`: lost workers replaced an hour.")
+    replicas: NonNegativeInt = Field(0, description="`servers.replicas`: mirrors of each server.")
+
+
 class Profile(FiniteRecord):
     """The costs of all layers of a model, for batches of `batch_size` samples."""
 
@@ -206,6 +232,9 @@ class Profile(FiniteRecord):
     )
     whole_steps_error: NonNegativeFloat | None = Field(
         None, description="Relative standard error of whole_steps.", exclude_if=_is_none
+    )
+    job: ProfiledJob | None = Field(
+        None, description="What a plan with a real bill takes from the job that was profiled.", exclude_if=_is_none
     )
     reached: Annotated[float, Field(gt=0, le=1)] | None = Field(
         None,

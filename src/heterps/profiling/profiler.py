@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,20 +38,29 @@ from heterps.model.stages import StageModule, Values, split
 from heterps.model.trace import Layer, trace
 from heterps.profiling.batches import batch_size_of, divide, model_inputs
 from heterps.profiling.estimate import estimate_compute, estimate_embedding
-from heterps.profiling.fit import fit_fixed, fit_share
+from heterps.profiling.fit import fit_fixed, fit_share, share_error
 from heterps.profiling.measure import CPU, Parts, ServerSeconds, measure_compute, measure_link, measure_server
 from heterps.profiling.pool import pooled
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.profiling.sandbox import LayerTraffic, Sandbox
 from heterps.profiling.servers import TABLE_BYTES
 from heterps.profiling.timing import Timing
-from heterps.profiling.units import Units
+from heterps.profiling.units import Ratio, Units
 from heterps.threads import torch_threads
 
 UNITS = (1, 2, 4)
 """Numbers of units among which the batch is divided to fit alpha and beta."""
 
 Seconds = Mapping[float, float]  # by number of units
+
+
+class Shares(NamedTuple):
+    """alpha and beta of a layer with their standard errors; None where nothing was measured."""
+
+    alpha: float
+    beta: float
+    alpha_error: float | None = None
+    beta_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -170,7 +179,7 @@ class _LayerProfiler:
         self._host = Sandbox(stage, CPU, optimizers, precision, shared)
         self._traffic = {k: self._host.traffic(values) for k, values in parts.items()}
         self._timings: dict[torch.device, dict[float, Timing]] = {}
-        self._shares: tuple[float, float] | None = None
+        self._shares: Shares | None = None
 
     def profile(self, layer: Layer, targets: Sequence[Target], read_s: float | None) -> LayerProfile:
         whole = self._traffic[1.0]
@@ -219,15 +228,17 @@ class _LayerProfiler:
             border: Seconds = {k: read_s / k for k in self._traffic}
         else:
             border = {k: _border_s(target.link, t) for k, t in self._traffic.items()}
-        alpha, beta = fit_share(compute), fit_share(sync if self._traffic[1.0].sync else border)
+        shares = Shares(fit_share(compute), fit_share(sync if self._traffic[1.0].sync else border))
+        if target.here is not None:
+            errors = {k: timing.error for k, timing in timings.items()}
+            shares = shares._replace(alpha_error=share_error(compute, errors))
         if target.device is None and self._units:
-            alpha, beta = self._measured_shares(self._units, beta if read_s is not None else None)
+            shares = self._measured_shares(self._units, shares.beta if read_s is not None else None)
         return Cost(
             compute_s=compute[1.0],
             sync_s=sync[1.0],
             input_s=border[1.0],
-            alpha=alpha,
-            beta=beta,
+            **shares._asdict(),
             compute_fixed_s=fit_fixed(compute),
             sync_fixed_s=fit_fixed(sync),
             input_fixed_s=fit_fixed(border),
@@ -247,27 +258,34 @@ class _LayerProfiler:
             self._timings[device] = measure_compute(sandbox, self._parts, self._budget_s * share)
         return self._timings[device]
 
-    def _measured_shares(self, units: Units, reading_beta: float | None) -> tuple[float, float]:
+    def _measured_shares(self, units: Units, reading_beta: float | None) -> Shares:
         """Measure alpha and beta with two units at once.
 
         A layer without parameters has the beta of its input; if its input is read from data, that is `reading_beta`.
         """
         if self._shares is None:
             k = list(self._traffic)[1]
-            alpha = fit_share({1.0: 1.0, k: units.compute(self._budget_s * 2 / 8)})
+            beta_error: float | None = None
+            alpha, alpha_error = _share(k, units.compute(self._budget_s * 2 / 8))
             whole, half = self._traffic[1.0], self._traffic[k]
             moved = [t.sync if whole.sync else t.border + t.border_back for t in (whole, half)]
             if not whole.sync and reading_beta is not None:
                 beta = reading_beta
             else:
-                beta = fit_share({1.0: 1.0, k: units.move(moved, self._budget_s / 8)})
-            self._shares = alpha, beta
+                beta, beta_error = _share(k, units.move(moved, self._budget_s / 8))
+            self._shares = Shares(alpha, beta, alpha_error, beta_error)
         return self._shares
 
     def _estimated(self, layer: Layer, device: DeviceSpec) -> Seconds:
         if layer.kind == "embedding" and self._host.has_tables:
             return estimate_embedding(self._measured(CPU), self._traffic, device)
         return estimate_compute(self._host, self._parts, device)
+
+
+def _share(k: float, measured: Ratio) -> tuple[float, float]:
+    """Return the share that k units divide, and its standard error."""
+    times_s = {1.0: 1.0, k: measured.value}
+    return fit_share(times_s), share_error(times_s, {1.0: 0.0, k: measured.error})
 
 
 def _border_s(link: Link, traffic: LayerTraffic) -> float:

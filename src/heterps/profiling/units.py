@@ -19,11 +19,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from heterps.errors import PeerLost
 from heterps.processes import Child
 from heterps.profiling.source import ModelSource
+from heterps.profiling.timing import summarize
 
 NUM_UNITS = 2
 START_S = 180.0
@@ -40,6 +41,13 @@ HEAD_START_S = 0.01
 def num_cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Ratio(NamedTuple):
+    """The median of a ratio over all rounds, and its relative standard error."""
+
+    value: float
+    error: float
 
 
 class Units:
@@ -70,15 +78,15 @@ class Units:
         for answer in self._ask(self._processes, {"do": "next"}, ANSWER_S):
             assert answer["layer"] == layer, "processes that go through other layers than we do"
 
-    def compute(self, seconds: float) -> float:
+    def compute(self, seconds: float) -> Ratio:
         """Return the seconds of the slower of two units on half a batch each, over those of one on the whole batch."""
         whole, half = {"do": "compute", "part": 0}, {"do": "compute", "part": 1}
         alone_s, ratio, both = self._rounds(whole, half, seconds, with_both=True)
         self._alone_s += alone_s
-        self._both_s += alone_s * both
+        self._both_s += alone_s * both.value
         return ratio
 
-    def move(self, num_bytes: Sequence[int], seconds: float) -> float:
+    def move(self, num_bytes: Sequence[int], seconds: float) -> Ratio:
         """Return the seconds to move the bytes of half a batch on both units at once, over those of all bytes alone."""
         whole, half = ({"do": "move", "num_bytes": size} for size in num_bytes)
         _, ratio, _ = self._rounds(whole, half, seconds)
@@ -100,7 +108,7 @@ class Units:
 
     def _rounds(
         self, whole: Mapping[str, Any], half: Mapping[str, Any], seconds: float, *, with_both: bool = False
-    ) -> tuple[float, float, float]:
+    ) -> tuple[float, Ratio, Ratio]:
         """Return the seconds of the whole batch alone, and the ratios to it of half a batch and of a batch each.
 
         Ratios are taken within a round and their median over all rounds: a slow moment of the machine is in both parts
@@ -113,7 +121,7 @@ class Units:
             alone.append(alone_s)
             together.append(self._time(self._processes, half, each_s) / alone_s)
             both.append(self._time(self._processes, whole, each_s) / alone_s if with_both else 1.0)
-        return statistics.median(alone), statistics.median(together), statistics.median(both)
+        return statistics.median(alone), _ratio(together), _ratio(both)
 
     def _time(self, processes: Sequence[Child], command: Mapping[str, Any], seconds: float) -> float:
         timed = {**command, "at": time.monotonic() + HEAD_START_S, "seconds": seconds}
@@ -124,6 +132,11 @@ class Units:
         for process in processes:
             process.send(command)
         return [_answer(process, deadline_s, f"measures {self._layer}") for process in processes]
+
+
+def _ratio(values: Sequence[float]) -> Ratio:
+    found = summarize(values)
+    return Ratio(found.median_s, found.error)
 
 
 def _answer(process: Child, deadline_s: float, doing: str) -> dict[str, Any]:

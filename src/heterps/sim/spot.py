@@ -21,7 +21,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from heterps.config import Cluster, Machine, Resource
+from heterps.config.policy_words import parse_policy
 from heterps.errors import ConfigError
+from heterps.planning import interruptions
 from heterps.planning.plan import SPOT, Plan, offer_price
 from heterps.sim.spot_traces import Capacity
 
@@ -68,7 +70,7 @@ def play(plan: Plan, cluster: Cluster, trace: Iterable[Capacity]) -> SpotRun:
     rentals = _Rentals(plan, cluster, wanted)
     work_s = plan.samples / plan.throughput
     now = owed_s = lost_s = waited_s = 0.0
-    interruptions = 0
+    num_hits = 0
     for time_s, rows in _moments(trace):
         span_s = time_s - now
         if rentals.missing:  # [4]
@@ -88,14 +90,14 @@ def play(plan: Plan, cluster: Cluster, trace: Iterable[Capacity]) -> SpotRun:
         if work_s <= 0:
             break
         hit = rentals.change(now, rows)
-        interruptions += bool(hit)
+        num_hits += bool(hit)
         owed_s = max(owed_s, *hit, 0.0)  # [3]
     rentals.close(now)
     started_s = max(_sold(cluster, name).startup_s for name in plan.rented or {})
     return SpotRun(
         hours=(now + started_s) / 3600,
         usd=rentals.usd + (plan.egress_usd or 0.0) * (1 + lost_s * plan.throughput / plan.samples),
-        interruptions=interruptions,
+        interruptions=num_hits,
         units_taken=rentals.taken,
         lost_s=lost_s,
         lost_samples=lost_s * plan.throughput,
@@ -117,6 +119,7 @@ class _Rentals:
     def __init__(self, plan: Plan, cluster: Cluster, wanted: dict[str, int]) -> None:
         self.usd, self.replaced_s, self.taken = 0.0, 0.0, 0
         self._cluster, self._wanted = cluster, wanted
+        self._sync = parse_policy(plan.sync) if plan.sync is not None else None
         spot = {name + SPOT for name in wanted}
         self._planned = {name: count for name, count in (plan.rented or {}).items() if name not in spot}
         self._since: dict[str, list[float]] = {name: [0.0] * count for name, count in self._planned.items()}
@@ -136,7 +139,7 @@ class _Rentals:
 
     def change(self, now: float, rows: list[Capacity]) -> list[float]:
         """Follow the trace, and return what each resource whose units were taken costs the job, in seconds."""
-        lost_s = []
+        lost = []
         for name, count in self._wanted.items():
             mine = [row for row in rows if row.resource == name]
             if not mine:
@@ -147,14 +150,12 @@ class _Rentals:
             if (gone := self._held(name) - min(row.units for row in mine)) > 0:
                 self.taken += gone
                 self._rent(name + SPOT, self._held(name) - gone, now)
-                spot = self._cluster.resources[name].spot
-                assert spot is not None, "spot_units has looked"
-                lost_s.append(spot.lost_s)
+                lost.append(interruptions.lost_s(self._cluster, name, self._sync))
             self._rent(name + SPOT, min(count, mine[-1].units), now)  # [1]
             resource, planned = self._cluster.resources[name], self._planned.get(name, 0)
             spare = resource.limit - planned if self._cluster.sold_alone(name) else 0
             self._rent(name, planned + min(max(spare, 0), count - self._held(name)), now)  # [2]
-        return lost_s
+        return lost
 
     def close(self, now: float) -> None:
         """Give everything back."""

@@ -278,7 +278,7 @@ def _heaviest(problem: Problem) -> float:
     """Return a weight that is above that of every plan."""
     offers, limits = problem.market.offers, problem.limits[:, None]
     paid = all_paid_s(offers, problem.tau_max)
-    sent = (problem.terms[:, :, 12] + limits * problem.terms[:, :, 13]).max(axis=0).sum()
+    sent = (problem.terms[:, :, 14] + limits * problem.terms[:, :, 15]).max(axis=0).sum()
     traffic = float(sent + problem.borders.max(axis=(1, 2)).sum())
     weight = float((offers.usd * paid) @ offers.limits) + traffic + problem.disk_usd * problem.tau_max
     return weight * stretch(float(offers.risk @ offers.limits)) * (1 + 1e-9) or 1.0

@@ -14,6 +14,7 @@ from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan
 from heterps.planning.real import GB, table_bytes
 from heterps.report.terminal.plan_table import hours, usd
+from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.tables import add_figures, plain_table
 
 
@@ -34,8 +35,17 @@ def show_rented(console: Console, problem: Problem, plan: Plan) -> None:
             lanes = f", {plan.lanes:,} batches under way: gradients are about {plan.lanes - 1:,} updates old"
         console.print(Text(f"  Policy: {plan.sync}{lanes}."))
     if problem.least_servers > 1:
-        console.print(Text(f"  The tables need {problem.least_servers} servers."))
+        console.print(Text(f"  The tables need {problem.least_servers} servers{_sizes(problem)}."))
     _show_disk(console, problem, plan)
+
+
+def _sizes(problem: Problem) -> str:
+    """The bytes of tables that are expected, and those that servers must hold in all but 1 of 20 cases."""
+    assert problem.conditions is not None
+    expected, most = (
+        sum(table_bytes(problem.profile, problem.samples, problem.conditions, expected=one)) for one in (True, False)
+    )
+    return f": {size(expected)} are expected, and there is room for {size(most)}" if most > expected else ""
 
 
 def show_expected(console: Console, plan: Plan, batch_size: int) -> None:

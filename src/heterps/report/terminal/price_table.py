@@ -9,6 +9,8 @@ v100       v100     2.10 *    2.42      32       * not the list price
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,9 +18,23 @@ from rich.text import Text
 
 from heterps.catalogue import CATALOGUE, LOCAL
 from heterps.config import Cluster
-from heterps.offers import EGRESS_USD_PER_GB, OFFERS, SOLD, SOURCE, device_of
+from heterps.offers import (
+    CORE_INTERRUPTIONS,
+    EGRESS_USD_PER_GB,
+    GPU_INTERRUPTIONS,
+    MACHINES,
+    MINIMUM_S,
+    OFFERS,
+    SOLD,
+    SOURCE,
+    STARTUP_S,
+    device_of,
+    terms_of,
+)
 from heterps.report.terminal.tables import add_figures, plain_table
 
+FACTS = {"memory_gb": "GB", "port_gbps": "Gb/s", "startup_s": "start s", "billing_s": "billed by s"}
+"""Facts about a unit of a cluster, with the heads of their columns, which are shown if any resource has them."""
 NARROW = 110
 """Width in characters below which the table leaves out the devices' full names."""
 WIDE = 140
@@ -46,6 +62,10 @@ def price_list() -> list[dict[str, Any]]:
                 "egress_region_usd_per_gb": EGRESS_USD_PER_GB["region"],
                 "machine": SOLD[name].machine,
                 "units_per_machine": SOLD[name].units,
+                "machine_usd_per_hour": MACHINES[SOLD[name].machine].usd_per_hour
+                if SOLD[name].machine in MACHINES
+                else None,
+                **asdict(terms_of(name)),
             }
         )
     return rows
@@ -66,6 +86,17 @@ def rented_list(cluster: Cluster) -> list[dict[str, Any]]:
                 "overridden": offer is not None and offer.usd_per_hour != resource.usd_per_hour,
                 "limit": resource.limit,
                 "zone": resource.zone,
+                "memory_gb": resource.memory_gb,
+                "port_gbps": resource.port_gbps,
+                "startup_s": resource.startup_s,
+                "billing_s": resource.billing_s,
+                "minimum_s": resource.minimum_s,
+                "spot": resource.spot.model_dump() if resource.spot is not None else None,
+                "machines": {
+                    machine_name: machine.model_dump(exclude_none=True)
+                    for machine_name, machine in cluster.machines.items()
+                    if name in machine.units
+                },
             }
         )
     return rows
@@ -98,6 +129,11 @@ def price_table(width: int) -> RenderableType:
         "Name an offer in the cluster file, `v100: {limit: 8}` or `v100-spot: {limit: 8}`, and write usd_per_hour "
         "where you pay another price.",
         "Memory and port are those of a unit; a plan counts them if the cluster file says memory_gb and port_gbps.",
+        f"Cloud offers are billed by the second, at least {MINIMUM_S:g} s, and take {STARTUP_S:g} s to start. A spot "
+        f"core is taken back {CORE_INTERRUPTIONS:.2g} times an hour, a spot GPU {GPU_INTERRUPTIONS:.2g} times: say "
+        "startup_s, billing_s, minimum_s and spot.",
+        f"Sold whole: {'; '.join(map(_machine, MACHINES))}. Under `machines` of the cluster file they need a limit "
+        "only: `p3.16xlarge: {limit: 4}`.",
         f"Traffic costs {usd(EGRESS_USD_PER_GB['zone'])} USD per GB to another zone of a region, and "
         f"{usd(EGRESS_USD_PER_GB['region'])} to another region; a plan counts it if the file says zone and "
         "egress_usd_per_gb.",
@@ -113,6 +149,8 @@ def cluster_table(cluster: Cluster) -> RenderableType:
     add_figures(table, "USD/h", "list", "limit")
     rows = rented_list(cluster)
     has_zones = any(row["zone"] for row in rows)
+    shown = {key: head for key, head in FACTS.items() if any(row[key] for row in rows)}
+    add_figures(table, *shown.values())
     if has_zones:
         table.add_column("zone", overflow="fold")
     for row in rows:
@@ -123,9 +161,10 @@ def cluster_table(cluster: Cluster) -> RenderableType:
             f"{usd(row['usd_per_hour'])}{' *' if row['overridden'] else '  '}",
             usd(row["list_usd_per_hour"]),
             f"{row['limit']:,}",
+            *("-" if not row[key] else f"{row[key]:g}" for key in shown),
             *([Text(row["zone"] or "-")] if has_zones else []),
         )
-    notes = [f"Servers run on {cluster.server_resource}."]
+    notes = [f"Servers run on {cluster.server_resource}.", *_also_rented(cluster)]
     if cluster.egress_usd_per_gb:
         notes.append(f"Traffic that leaves a zone costs {_egress(cluster)} USD per GB.")
     if any(row["overridden"] for row in rows):
@@ -133,6 +172,25 @@ def cluster_table(cluster: Cluster) -> RenderableType:
     if any(row["offer"] is None for row in rows):
         notes.append("- no offer of the catalogue: all about it is in the cluster file.")
     return Group(table, *(Text(note, style="dim") for note in notes))
+
+
+def _also_rented(cluster: Cluster) -> Iterator[str]:
+    """Yield a line for the spot units of each resource, and for each machine."""
+    for name, resource in cluster.resources.items():
+        if (spot := resource.spot) is not None:
+            often = f"{spot.interruptions_per_hour:g} times an hour"
+            yield f"Spot units of {name}: {spot.limit:,} at {usd(spot.usd_per_hour)} USD/h, taken back {often}."
+    for name, machine in cluster.machines.items():
+        units = " + ".join(f"{count} {unit}" for unit, count in machine.units.items())
+        facts = {"GB": machine.memory_gb, "Gb/s": machine.port_gbps, "s to start": machine.startup_s or None}
+        told = "".join(f", {value:,g} {unit}" for unit, value in facts.items() if value is not None)
+        yield f"Machine {name}: {units}, {machine.limit:,} at {usd(machine.usd_per_hour)} USD/h{told}."
+
+
+def _machine(name: str) -> str:
+    """A machine of the catalogue, in words."""
+    machine = MACHINES[name]
+    return f"{name}, {machine.units} {machine.device} for {usd(machine.usd_per_hour)} USD/h"
 
 
 def _egress(cluster: Cluster) -> str:

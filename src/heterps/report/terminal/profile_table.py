@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from heterps.planning.prediction import NORMAL_90
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 from heterps.report.figures import plural
 from heterps.report.names import shortened
@@ -103,6 +104,10 @@ def _notes(profile: Profile) -> list[Text]:
     notes.append(f"One unit alone computes {', '.join(speeds)}.")
     if estimated := [name for name in profile.resources if profile.estimated(name)]:
         notes.append(f"~ estimated by roofline, because not in this machine: {', '.join(estimated)}.")
+    costs = [cost for layer in profile.layers for cost in layer.costs.values()]
+    for name in ("alpha", "beta"):
+        if errors := [error for cost in costs if (error := getattr(cost, f"{name}_error")) is not None]:
+            notes.append(f"The least sure {name} is known to ± {NORMAL_90 * max(errors):.2g} in 9 of 10 cases.")
     if profile.whole_steps:
         ratios = [f"{ratio:.2f} times on {plural(k, 'thread')}" for k, ratio in sorted(profile.whole_steps.items())]
         notes.append(f"Real steps in one process take the sum of their layers {', '.join(ratios)}.")
@@ -116,7 +121,7 @@ def _notes(profile: Profile) -> list[Text]:
         taken = {"a batch besides": overhead.batch_s, "at its start": overhead.start_s}
         words = [f"{milliseconds(seconds)} ms {when}" for when, seconds in taken.items() if seconds]
         notes += [f"Launcher {launcher} takes {' and '.join(words)}."] if words else []
-    noise = max(c.spread for layer in profile.layers for c in layer.costs.values())
+    noise = max(cost.spread for cost in costs)
     if noise > NOISY:
         notes.append(f"Times varied by up to {noise:.0%}: for steadier ones raise --budget or quieten the machine.")
     return [Text(note, style="dim") for note in notes]
