@@ -10,6 +10,7 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -29,6 +30,9 @@ from heterps.sim.course import Course
 from heterps.sim.scenario import ENDLESS
 from heterps.sim.variants import parse_variant
 from heterps.sim.virtual import train_virtually
+
+sys.path.insert(0, str(Path(__file__).parent))
+from questions import as_in_paper
 
 SETS = {"digits": 0.95, "gratings": 0.85}
 """Image sets, each with the accuracy that counts."""
@@ -117,7 +121,10 @@ def run(out: Path, cases: Sequence[Case]) -> None:
                 continue
             scenario = make_scenario(case.kind, case.workers).model_copy(update={"seed": case.seed})
             job = make_job(case.images, case.rate, Path(folder)).model_copy(update={"seed": case.seed})
-            found = train_virtually(job, scenario, parse_variant(case.policy), Course(points=POINTS), as_job=False)
+            variant = parse_variant(case.policy)
+            if variant.by_rounds:
+                job, scenario = as_in_paper(job, scenario)
+            found = train_virtually(job, scenario, variant, Course(points=POINTS), as_job=False)
             reached = found.reaches(SETS[case.images])
             line = case._asdict() | {"seconds": reached and reached.now_s, "best": found.best}
             file.write(json.dumps(line | {"staleness": found.sim.mean_staleness}) + "\n")

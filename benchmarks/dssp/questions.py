@@ -128,6 +128,13 @@ def make_job(question: Question, data: Data, num_rows: int, epochs: int) -> Job:
     )
 
 
+def as_in_paper(job: Job, scenario: Scenario) -> tuple[Job, Scenario]:
+    """The job of a policy with rounds as the paper has it: a round is a batch of the job's size for every worker."""
+    num = len(scenario.workers)
+    data = job.data.model_copy(update={"batch_size": num * job.data.batch_size})
+    return job.model_copy(update={"data": data}), scenario.scaled([num] * num)
+
+
 def make_scenario(question: Question, clock: Clock) -> Scenario:
     second = clock.compute_s
     slowdowns = [

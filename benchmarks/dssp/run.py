@@ -29,7 +29,7 @@ from heterps.sim.runs import train_all
 from heterps.sim.variants import parse_variant
 
 sys.path.insert(0, str(Path(__file__).parent))
-from questions import BATCHES, QUESTIONS, Clock, Question, make_clocks, make_job, make_scenario
+from questions import BATCHES, QUESTIONS, Clock, Question, as_in_paper, make_clocks, make_job, make_scenario
 
 HEADS = ("policy", "s to {0:g}", "s to {1:g}", "best", "s in all", "updates", "stale", "wait")
 POINTS = 60
@@ -49,14 +49,17 @@ def ask(
     question: Question, data: Data, clock: Clock, *, epochs: int, seeds: int, points: int, processes: int
 ) -> list[VirtualRun]:
     rows = Reader(data.train, data.columns, batch_size=data.batch_size).num_rows
-    return train_all(
-        make_job(question, data, rows, epochs),
-        make_scenario(question, clock),
-        [parse_variant(word) for word in question.policies],
-        num_seeds=seeds,
-        course=Course(points=points),
-        num_processes=processes,
-    )
+    job, scenario = make_job(question, data, rows, epochs), make_scenario(question, clock)
+    runs: list[VirtualRun] = []
+    for by_rounds in (True, False):
+        variants = [variant for variant in map(parse_variant, question.policies) if variant.by_rounds == by_rounds]
+        if variants:
+            played = as_in_paper(job, scenario) if by_rounds else (job, scenario)
+            course = Course(points=points)
+            runs += train_all(
+                *played, variants, num_seeds=seeds, course=course, num_processes=processes, as_job=False
+            )  # fmt: skip
+    return sorted(runs, key=lambda run: question.policies.index(run.variant.label))
 
 
 def figures_of(question: Question, runs: list[VirtualRun]) -> dict[str, Any]:

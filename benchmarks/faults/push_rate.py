@@ -19,7 +19,7 @@ import numpy as np
 import heterps
 from heterps.launch.run_servers import run_servers
 from heterps.launch.running_servers import RunningServers
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.training.protocol.stage_tables import job_tables
 

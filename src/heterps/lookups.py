@@ -41,7 +41,7 @@ class TableKeys:
 
 
 class Window(NamedTuple):
-    """The part of each bag that is looked up: so many of its newest keys, which are last, or of its oldest."""
+    """The part of each bag that is looked up: a number of its newest keys, which are last, or of its oldest."""
 
     max_length: int
     newest: bool

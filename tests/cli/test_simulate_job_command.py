@@ -44,10 +44,32 @@ def test_advice_compares_what_is_worth_it_when_nobody_says(tiny_job: Path, capsy
     page = tiny_job.parent / "page.html"
     code, out, _ = run(capsys, "--job", str(tiny_job), *TWO, "--epochs", "2", "--advise", "--html", str(page))
     assert code == 0
-    for policy in ("bsp", "asp", "ssp:3", "dssp:3:12", "asp+damped", "asp+compensated:0.04", "bsp+fitted"):
+    for policy in ("bsp", "asp", "ssp:3", "dssp:3:12", "bsp+fitted"):
         assert f"\n{policy} " in out
     assert "Take " in out
-    assert "7 policies compared" in page.read_text()
+    assert "policy simulator" not in out
+    assert "5 policies compared" in page.read_text()
+
+
+def test_rows_that_no_real_run_can_have_are_said_to_be_played_otherwise(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tiny_job.parent / "page.html"
+    words = ("--job", str(tiny_job), *TWO, "--compare", "asp,asp+damped", "--html", str(page))
+    why = "Played by the policy simulator and not as whole jobs, because `heterps train` cannot run asp+damped."
+    assert why in " ".join(run(capsys, *words)[1].split())
+    assert figures(capsys, *words)["notes"] == [why]
+    assert "not as whole jobs" in page.read_text()
+    assert figures(capsys, "--job", str(tiny_job), *TWO, "--compare", "asp,bsp")["notes"] == []
+
+
+def test_bsp_takes_as_long_as_one_worker_that_is_as_fast_as_all(
+    tiny_job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--job", str(tiny_job), "--compare", "bsp", "--points", "3", "--processes", "1", "--workers")
+    one, four = (figures(capsys, *words, workers)["runs"][0]["points"] for workers in ("0.5", "4x2.0"))
+    assert [point["now_s"] for point in four] == pytest.approx([point["now_s"] for point in one])
+    assert [point["loss"] for point in four] == pytest.approx([point["loss"] for point in one], rel=1e-5)
 
 
 def test_a_scenario_file_needs_no_end_and_its_horizon_counts(

@@ -14,7 +14,7 @@ from tiny import JOB, write_tiny
 from heterps.checkpoint import RowFolder, Snapshot, load, save
 from heterps.config import Job, load_job
 from heterps.launch.run_servers import run_servers
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.training.model.table_snapshots import load_table, save_table
 from heterps.training.protocol.stage_tables import job_tables

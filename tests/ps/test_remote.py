@@ -13,7 +13,8 @@ from heterps.config import SGD, Adagrad, Adam, LinearRate, Tiers
 from heterps.errors import PeerLost, StaleIncarnation
 from heterps.ps import Round
 from heterps.ps.client.cache import CachedClient
-from heterps.ps.client.local import Client, JobClient, LocalClient
+from heterps.ps.client.interface import Client, JobClient
+from heterps.ps.client.local import LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
 from heterps.ps.keys.dedup import make_lookup

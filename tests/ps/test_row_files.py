@@ -12,7 +12,8 @@ from servers import DIM, make_roster, make_tables, threaded_servers
 
 from heterps.checkpoint import RowFolder
 from heterps.errors import NotFinite, PeerLost, StorageError
-from heterps.ps.client.local import JobClient, in_process
+from heterps.ps.client.interface import JobClient
+from heterps.ps.client.local import in_process
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol import parts as parts_module

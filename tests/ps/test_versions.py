@@ -16,7 +16,8 @@ from servers import make_roster, threaded_servers
 from heterps.checkpoint import RowFolder
 from heterps.config import Adam, AfterSightings, Eviction, Tiers
 from heterps.errors import NotFinite
-from heterps.ps.client.local import JobClient, in_process
+from heterps.ps.client.interface import JobClient
+from heterps.ps.client.local import in_process
 from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import make_lookup

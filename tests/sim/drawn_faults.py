@@ -103,11 +103,11 @@ def part_worker(way: Way, storm: Storm, fault: Fault) -> None:
 def kill_coordinator(storm: Storm, fault: Fault) -> None:
     del fault
     if not (storm.is_bounded and storm.simulated.mirrored):
-        storm.simulated.kill_coordinator()
+        storm.simulated.coordinator.kill()
 
 
 def pause_coordinator(storm: Storm, fault: Fault) -> None:
-    storm.simulated.pause_coordinator(storm.ends_s(fault) - storm.network.now_s)
+    storm.simulated.coordinator.pause(storm.ends_s(fault) - storm.network.now_s)
 
 
 def kill_server(role: str, storm: Storm, fault: Fault) -> None:

@@ -34,7 +34,7 @@ def simulate(
         job, plan_of(*plan), slower_by_number, observer=watched, latency_s=0.001, server_s=0.0005, start_s=0.05
     )
     for at in deaths:
-        simulated.network.call_at(at, simulated.kill_coordinator)
+        simulated.network.call_at(at, simulated.coordinator.kill)
     for at, worker in kills.items():
         simulated.network.call_at(at, partial(kill, simulated, worker))
     simulated.run()

@@ -131,7 +131,7 @@ def test_clients_know_who_serves_though_all_whom_they_knew_are_gone(job: Job, na
 
 def test_a_client_that_has_asked_for_nothing_yet_knows_who_serves(job: Job) -> None:
     simulated = simulated_job(changed(job, sync="asp", **MIRRORED), ((2,), 1), Watched())
-    idle = simulated.clients.connect("idle", 1, simulated._tables, lambda: None)
+    idle = simulated.clients.connect("idle", 1, simulated.tables, lambda: None)
     simulated.network.call_at(simulated.network.now_s + 0.5, partial(hit, simulated, 0, "server", "kill"))
     simulated.run()
     assert simulated.servers.roster.servers[0].name == "server-0.1"

@@ -56,11 +56,11 @@ def kill(simulated: SimulatedJob, worker: str) -> None:
 
 def tables_of(simulated: SimulatedJob) -> dict[str, Any]:
     client, found = simulated.model.client, {}
-    for spec in simulated._tables.sparse:
+    for spec in simulated.tables.sparse:
         rows, _ = client.export_rows(spec.name)
         order = np.argsort(rows.keys)
         found[spec.name] = (rows.keys[order].tobytes(), rows.values[order].tobytes())
-    for spec in simulated._tables.dense:
+    for spec in simulated.tables.dense:
         found[spec.name] = client.export_dense(spec.name)[0].tobytes()
     return found
 

@@ -138,7 +138,7 @@ def test_a_simulated_job_is_followed_and_learns_the_same(
     alone, _ = simulate(job, (2, 1), 2)
     follower, steps = watch(monkeypatch), Steps()
     simulated = SimulatedJob(job, plan_of((2, 1), 2), slower_by_number, observer=steps, folder=tmp_path / "run")
-    simulated._perform(simulated.core.follow(0.02, 0.0))
+    simulated.coordinator.perform(simulated.core.follow(0.02, 0.0))
     simulated.run()
     follower.compare(simulated.model.snapshot(simulated.core.clock, SAMPLES, {}))
     simulated.close()

@@ -121,6 +121,18 @@ def test_a_push_on_its_way_dies_with_its_worker() -> None:
     assert [worker.pushes for worker in result.workers] == [0, 2]
 
 
+@pytest.mark.parametrize("policy", ["bsp", "asp", "ssp:1", "dssp:2:6"])
+def test_who_is_replaced_goes_on_and_its_push_on_its_way_is_lost(policy: str) -> None:
+    died = ({"worker": "w1", "at_s": 4.5, "noticed_s": 0.25},)
+    scenario = Scenario(workers="2x1.0", horizon_s=20.0, deaths=died, replaced_s=0.5, latency_s=0.1, server_s=0.3)
+    calm = simulate(scenario.model_copy(update={"deaths": ()}), policy).workers[1]
+    first, replaced = simulate(scenario, policy).workers
+    assert replaced.left_s is None
+    assert calm.pushes - 2 <= replaced.pushes < calm.pushes
+    assert replaced.compute_s + replaced.push_s + replaced.wait_s == pytest.approx(20.0 - 0.75)
+    assert first.compute_s + first.push_s + first.wait_s == pytest.approx(20.0)
+
+
 def test_who_joins_starts_with_the_lowest_clock() -> None:
     scenario = Scenario(workers="2x1.0", horizon_s=20.0, joins=({"at_s": 10.5, "workers": "2x0.5"},))
     result = simulate(scenario, "ssp:1")

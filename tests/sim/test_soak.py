@@ -130,8 +130,8 @@ def run(simulated: SimulatedJob, history: History) -> str | None:
             if history.disk.is_crashed:
                 history.disk.lose_power()
                 return "the power failed"
-            simulated._is_busy = False
-            simulated.kill_coordinator()
+            simulated.coordinator.is_busy = False
+            simulated.coordinator.kill()
     return simulated.failed
 
 

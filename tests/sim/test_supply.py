@@ -24,22 +24,22 @@ def numbers(batch: Batch | None) -> list[int]:
 
 
 def test_batches_are_cut_to_what_is_taken_and_end_where_the_readers_end() -> None:
-    supply = Supply(iter([make_batch(0, 6), make_batch(6, 3)]))
+    supply = Supply(iter([make_batch(0, 6), make_batch(6, 3)]), 6)
     assert numbers(supply.take(4)) == [0, 1, 2, 3]
     assert numbers(supply.take(4)) == [4, 5]
-    assert numbers(supply.take(1)) == [6]
-    assert numbers(supply.take(2)) == [7, 8]
+    assert numbers(supply.take(2)) == [6], "half a batch is divided as a whole one"
+    assert numbers(supply.take(4)) == [7, 8]
     assert supply.take(1) is None
     assert supply.take(1) is None
 
 
 def test_a_whole_batch_is_handed_on_as_it_is() -> None:
     batch = make_batch(0, 4)
-    assert Supply(iter([batch])).take(4) is batch
+    assert Supply(iter([batch]), 4).take(4) is batch
 
 
 def test_what_was_given_back_comes_next_also_after_the_end() -> None:
-    supply = Supply(iter([make_batch(0, 4)]))
+    supply = Supply(iter([make_batch(0, 4)]), 4)
     first, second = supply.take(3), supply.take(3)
     assert second is not None
     assert supply.take(3) is None

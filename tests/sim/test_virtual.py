@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from heterps.errors import ConfigError
 from heterps.model import build_model
 from heterps.sim import Scenario, Simulator
 from heterps.sim.course import Course, Curve, Point, VirtualRun
+from heterps.sim.played import why_not_as_job
 from heterps.sim.scenario import ENDLESS
 from heterps.sim.supply import Supply
-from heterps.sim.variants import parse_variant
+from heterps.sim.variants import parse_variant, parse_variants
 from heterps.sim.virtual import Training, train_virtually
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.model.objectives import Objectives
@@ -73,27 +75,71 @@ def test_asp_with_one_worker_is_ordinary_training_to_the_bit(tiny_job: Path) -> 
     job = job_of(tiny_job, data={"epochs": 2})
     run = train_virtually(job, scenario("1.0"), parse_variant("asp"), EVERY_STEP)
     assert [point.loss for point in run.points] == ordinary(job, job.data.batch_size)
-    assert [point.now_s for point in run.points] == list(range(1, 27))
+    assert [point.now_s for point in run.points] == list(accumulate(([1.0] * 12 + [0.5]) * 2)), (
+        "the last is half a batch"
+    )
     assert run.points[-1].samples == run.samples == 400
 
 
 @pytest.mark.parametrize("workers", ["4x1.0", "1.0,2.3,0.7,1.1"])
-def test_bsp_of_four_workers_is_one_process_on_batches_four_times_as_large(tiny_job: Path, workers: str) -> None:
-    job = job_of(tiny_job, data={"batch_size": 10, "epochs": 2})
-    run = train_virtually(job, scenario(workers, jitter=0.2), parse_variant("bsp"), EVERY_STEP)
-    assert [point.loss for point in run.points] == pytest.approx(ordinary(job, 40), rel=1e-5)
-    assert run.sim.updates == 10
+@pytest.mark.parametrize("as_job", [True, False])
+def test_bsp_of_four_workers_is_one_process(tiny_job: Path, workers: str, as_job: bool) -> None:
+    job = job_of(tiny_job, data={"batch_size": 36, "epochs": 2})
+    run = train_virtually(job, scenario(workers, jitter=0.2), parse_variant("bsp"), EVERY_STEP, as_job=as_job)
+    assert [point.loss for point in run.points] == pytest.approx(ordinary(job, 36), rel=1e-5)
+    assert run.sim.updates == 12
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "ssp:2"])
+def test_both_simulators_find_the_same_losses_at_the_same_times(tiny_job: Path, policy: str) -> None:
+    job, unequal = job_of(tiny_job, data={"batch_size": 20, "epochs": 2}), scenario("1.0,2.3", jitter=0.2)
+    runs = [train_virtually(job, unequal, parse_variant(policy), EVERY_STEP, as_job=as_job) for as_job in (True, False)]
+    losses, times = ([[getattr(point, of) for point in run.points] for run in runs] for of in ("loss", "now_s"))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert times[0] == pytest.approx(times[1])
+    assert runs[0].sim.staleness == runs[1].sim.staleness
 
 
 def test_fitted_batches_train_as_equal_ones_and_end_sooner(tiny_job: Path) -> None:
-    job = job_of(tiny_job, data={"batch_size": 10, "epochs": 2})
-    unequal = scenario("1.0,4.0")
-    fitted, equal = (
-        train_virtually(job, unequal, parse_variant(word), EVERY_STEP) for word in ("bsp+fitted", "bsp")
-    )  # fmt: skip
-    assert [point.loss for point in fitted.points] == pytest.approx(ordinary(job, 20), rel=1e-5)
-    assert fitted.sim.end_s == pytest.approx(20 * 1.6)
-    assert equal.sim.end_s == pytest.approx(20 * 4.0)
+    """Real workers are measured for eight rounds first."""
+    job = job_of(tiny_job, data={"batch_size": 20, "epochs": 2})
+    fitted, foreseen, equal = (
+        train_virtually(job, scenario("1.0,4.0"), parse_variant(word), EVERY_STEP, as_job=as_job)
+        for word, as_job in (("bsp+fitted", True), ("bsp+fitted", False), ("bsp", True))
+    )
+    for run in (fitted, foreseen, equal):
+        assert [point.loss for point in run.points] == pytest.approx(ordinary(job, 20), rel=1e-5)
+    assert equal.sim.end_s == pytest.approx(20 * 2.0)
+    assert fitted.sim.end_s == pytest.approx(8 * 2.0 + 12 * 0.8)
+    assert foreseen.sim.end_s == pytest.approx(20 * 0.8)
+
+
+@pytest.mark.parametrize("policy", ["bsp", "asp", "dssp:1:4"])
+def test_a_worker_that_joins_or_is_replaced_is_played_as_in_a_real_run(tiny_job: Path, policy: str) -> None:
+    job = job_of(tiny_job, data={"batch_size": 20, "epochs": 4})
+    changes = {"joins": [{"at_s": 7.0, "workers": "0.5"}], "deaths": [{"worker": "w1", "at_s": 3.2, "noticed_s": 0.4}]}
+    coming_and_going = scenario("1.0,1.0", **changes, replaced_s=1.5)
+    assert why_not_as_job(job, coming_and_going, [parse_variant(policy)]) == ""
+    run = train_virtually(job, coming_and_going, parse_variant(policy), EVERY_STEP)
+    assert run.failed is None
+    assert run.samples == 800
+    assert [worker.joined_s for worker in run.sim.workers] == [0.0, 0.0, 7.0]
+    assert all(worker.pushes > 2 for worker in run.sim.workers)
+    if policy == "bsp":
+        assert [point.loss for point in run.points] == pytest.approx(ordinary(job, 20), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("fields", "policies", "why"),
+    [
+        ({}, "asp,asp+damped,bsp+backup:1", "`heterps train` cannot run asp+damped, bsp+backup:1"),
+        ({"deaths": [{"worker": "w1", "at_s": 3}]}, "asp", "workers that die are gone for good"),
+        ({"deaths": [{"worker": "w1", "at_s": 3}], "replaced_s": 400}, "asp", "after more than 240 s"),
+        ({"iterations": 5}, "asp", "workers leave after 5 iterations"),
+    ],
+)
+def test_what_no_real_run_does_is_named(tiny_job: Path, fields: dict[str, Any], policies: str, why: str) -> None:
+    assert why in why_not_as_job(load_job(tiny_job), scenario("3x1.0", **fields), parse_variants(policies))
 
 
 class Play:
@@ -114,7 +160,7 @@ class Play:
         with Trainer(model, optimizers or Optimizers(dense=SGD(lr=RATE))) as trainer:
             curve = Curve(1, evaluate)
             sizes = dict.fromkeys(played.seconds, 1)
-            self.training = Training(trainer, Supply(sample(*row) for row in ROWS), variant, sizes, curve)
+            self.training = Training(trainer, Supply((sample(*row) for row in ROWS), 1), variant, sizes, curve)
             self.sim = Simulator(played, variant.policy, hooks=self.training).run()
         self.times = [point.now_s for point in curve.points]
 
@@ -273,10 +319,10 @@ def test_points_come_at_equal_steps_of_samples_and_at_the_end(tiny_job: Path) ->
 
 def test_a_horizon_ends_a_run_early_and_has_its_points(tiny_job: Path) -> None:
     job = job_of(tiny_job, data={"epochs": 50})
-    run = train_virtually(job, scenario("2x1.0", horizon_s=10.5), parse_variant("asp"), Course(points=5))
-    assert run.sim.end_s == 10.5
+    run = train_virtually(job, scenario("2x1.0", horizon_s=10.25), parse_variant("asp"), Course(points=5))
+    assert run.sim.end_s == 10.25
     assert run.sim.pushes == 20
-    assert run.samples == 20 * 16 - 2 * 8, "of two epochs the last batch was among them"
+    assert run.samples == 20 * 16 - 8, "the last batch of an epoch was among them"
     assert len(run.points) == 5
 
 

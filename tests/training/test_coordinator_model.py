@@ -24,7 +24,8 @@ from heterps.errors import ModelError
 from heterps.lookups import RowGradients
 from heterps.model.zoo import ZOO
 from heterps.nn import SparseEmbedding
-from heterps.ps.client.local import JobClient, LocalClient
+from heterps.ps.client.interface import JobClient
+from heterps.ps.client.local import LocalClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.keys.dedup import Lookup, make_lookup
 from heterps.training.coordinator.model import CoordinatorModel

@@ -19,7 +19,7 @@ from heterps.data.keys import slots_from_ids
 from heterps.errors import ConfigError, ModelError, PeerLost
 from heterps.model.zoo import ZOO
 from heterps.nn import model_tables
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.rebalance import run_rebalance
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Seat

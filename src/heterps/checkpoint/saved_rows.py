@@ -41,7 +41,7 @@ class SavedTable:
         return self._rows.keys
 
     def in_order(self, num_rows: int) -> Iterator[tuple[KeyArray, FloatArray]]:
-        """Yield keys and values in the order of the keys, so many rows at a time."""
+        """Yield keys and values in the order of the keys, `num_rows` rows at a time."""
         for first in range(0, len(self), num_rows):
             keys = self.keys[first : first + num_rows]
             yield keys, self.pull(keys)[0]

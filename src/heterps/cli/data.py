@@ -116,7 +116,7 @@ def describe(
     label: Annotated[str, typer.Option(help="Name of the label column.")] = "label",
     format: Annotated[str, typer.Option(help=FORMAT_HELP)] = "",
     storage: Annotated[str, typer.Option(help=STORAGE_HELP)] = "",
-    rows: Annotated[int | None, typer.Option(min=1, help="Read about so many rows, not all.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Read about this number of rows, not all.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the columns of data: types, missing values, distinct ids, min, mean and max, and what the label is good for.

@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 DEFAULT_SEEDS = 5
 
 
-def measured_options(run: Path, given: dict[str, Any], *, has_end: bool) -> tuple[MeasuredWorkers, dict[str, Any]]:
+def measured_options(
+    run: Path, given: dict[str, Any], *, has_end: bool, has_job: bool
+) -> tuple[MeasuredWorkers, dict[str, Any]]:
     """The workers of the run, and the options of the scenario with them.
 
-    A scenario without an end is as long as the run, so that seeds differ by as much as such runs would.
+    A scenario without an end is as long as the run, so that seeds differ by as much as such runs would. With a job, the
+    seconds are those of whole batches, of which workers in rounds have measured a share each.
     """
     from heterps.sim.measured import read_measured
 
@@ -25,6 +28,8 @@ def measured_options(run: Path, given: dict[str, Any], *, has_end: bool) -> tupl
         if name in given:
             raise ConfigError(f"--{name}: --from {run} says how long iterations take: leave out one of the two.")
     measured = read_measured(run)
+    if has_job and measured.policy.in_rounds:
+        measured = measured.of_whole_batches()
     end = {} if has_end else {"horizon_s": measured.busy_s}
     return measured, end | given | {"workers": measured.means, "measured": tuple(measured.seconds.values())}
 

@@ -103,7 +103,7 @@ def plan(
         ),
     ] = None,
     provisioner: Annotated[str, typer.Option(help="exact, newton, sta-ratio or sta-ps-ratio.")] = "exact",
-    seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of methods that draw at random.")] = 0,
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Longest search: 60, and 10 a method with --compare.")
     ] = None,
@@ -125,16 +125,16 @@ def plan(
         Path | None,
         typer.Option(metavar="JOB", help="Try the plans of a search with this job, and go by what that measures."),
     ] = None,
-    trials: Annotated[int, typer.Option(min=1, help="Of --measure: largest number of trials.")] = 8,
+    trials: Annotated[int, typer.Option(min=1, help="--measure: largest number of trials.")] = 8,
     trial_seconds: Annotated[
-        float, typer.Option(min=0, help="Of --measure: how long a trial measures, after its warm-up.")
+        float, typer.Option(min=0, help="--measure: how long a trial measures, after its warm-up.")
     ] = 5.0,
-    launcher: Annotated[str | None, typer.Option(help="Of --measure: where trials run, local or ray.")] = None,
+    launcher: Annotated[str | None, typer.Option(help="--measure: where trials run, local or ray.")] = None,
     emulate: Annotated[
-        bool, typer.Option("--emulate", help="Of --measure: emulate the units of the plans, by the job's profile.")
+        bool, typer.Option("--emulate", help="--measure: emulate the units of the plans, by the job's profile.")
     ] = False,
     profile_out: Annotated[
-        Path | None, typer.Option(help="Of --measure: write the corrected profile to this file.")
+        Path | None, typer.Option(help="--measure: write the corrected profile to this file.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,

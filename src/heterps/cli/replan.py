@@ -43,7 +43,7 @@ def replan(
         str,
         typer.Option(help="A method of `heterps plan`: exact, rl, changes, genetic, greedy, heuristic, cpu, gpu, ..."),
     ] = "exact",
-    seed: Annotated[int, typer.Option(min=0, help="Of methods that draw at random.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of methods that draw at random.")] = 0,
     plan: Annotated[Path | None, typer.Option(help="Take this plan instead of making one.")] = None,
     profile: Annotated[Path | None, typer.Option(help="Plan from this profile; by default the job's.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,

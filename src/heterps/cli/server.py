@@ -32,7 +32,9 @@ def start(
     job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.")],
     address: Annotated[
         list[str],
-        typer.Option(help="Of every server of the job, in the order of their shards; with --join, of this one."),
+        typer.Option(
+            help="Addresses of all servers of the job, in the order of their shards; with --join, of this one."
+        ),
     ],
     shard: Annotated[int, typer.Option(min=0, help="Which of the addresses this server is, from 0.")] = 0,
     join: Annotated[
@@ -110,7 +112,7 @@ def start(
     )
 )
 def rebalance(
-    address: Annotated[str, typer.Argument(help="Of the server that joins; with --drop-last, of any server.")],
+    address: Annotated[str, typer.Argument(help="Address of the server that joins; with --drop-last, of any server.")],
     drop_last: Annotated[
         bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
     ] = False,

@@ -33,7 +33,8 @@ EXAMPLES = examples(
 def simulate(
     context: typer.Context,
     workers: Annotated[
-        str | None, typer.Option(help="Seconds an iteration of each worker takes: 1.0,2.3 or 8x1.0,2.3.")
+        str | None,
+        typer.Option(help="Seconds an iteration of each worker takes, with --job a whole batch: 1.0,2.3 or 8x1.0,2.3."),
     ] = None,
     scenario: Annotated[
         Path | None,
@@ -87,7 +88,8 @@ def simulate(
         float | None, typer.Option(help="Deviation of an iteration's seconds, as a part of them.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the jitter; 0 if left out. With --job of all that is random, and the job's.")
+        int | None,
+        typer.Option(help="Seed of the jitter; 0 if left out. With --job of all that is random, and the job's."),
     ] = None,
     job: Annotated[
         Path | None,
@@ -170,7 +172,7 @@ def simulate(
     given = {name: value for name, value in given.items() if value is not None}
     if from_run is not None:
         has_end = bool(job or scenario or horizon or iterations)
-        measured, given = measured_options(from_run, given, has_end=has_end)
+        measured, given = measured_options(from_run, given, has_end=has_end, has_job=job is not None)
     played = read_scenario(scenario, given, ends_by_itself=job is not None)
     options = {
         "lower": lower, "spread": spread, "predictor": predictor, "grant": grant, "release": release,

@@ -19,7 +19,7 @@ EXAMPLES = examples(
     "heterps ui",
     "heterps ui runs --port 0 --json",
     "heterps ui runs --host 0.0.0.0 --token-file token",
-    note="The address has a token: whoever has it may look at the runs, and stop or change jobs that run. "
+    note="The address has a token: anybody who has it may look at the runs, and stop or change jobs that run. "
     "TOKEN/metrics tells Prometheus about jobs that run.",
 )
 

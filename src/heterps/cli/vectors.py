@@ -25,7 +25,7 @@ def vectors(
     slot: Annotated[str, typer.Option(help="The slot whose ids are meant.")],
     ids: Annotated[str, typer.Option(help="Ids as they are in the data, with commas between them.")] = "",
     neighbours: Annotated[
-        int | None, typer.Option(min=1, help="Show so many ids that are nearest to each of --ids.")
+        int | None, typer.Option(min=1, help="Show this number of ids that are nearest to each of --ids.")
     ] = None,
     among: Annotated[
         str | None, typer.Option(help="Data files with ids: those among which neighbours are, or all that are written.")

@@ -43,6 +43,7 @@ def train(
     from heterps.report.terminal.virtual_table import show_comparison
     from heterps.sim.compare import advise, compare
     from heterps.sim.course import Course
+    from heterps.sim.played import why_not_as_job
     from heterps.sim.runs import train_all
 
     job = load_job(path)
@@ -62,12 +63,15 @@ def train(
         )
     comparison = compare(runs, target)
     advice = advise(comparison) if wants_advice else []
+    why = why_not_as_job(job, scenario, variants)
+    notes = [f"Played by the policy simulator and not as whole jobs, because {why}."] if why else []
     if as_json:
-        print_json(_as_json(runs, comparison, advice))
+        print_json(_as_json(runs, comparison, advice) | {"notes": notes})
     else:
-        show_comparison(make_console(), comparison, advice)
+        show_comparison(make_console(), comparison, advice, notes)
     if html is not None:
-        write_text(html, render_virtual_page(job.name, scenario, runs, comparison, advise(comparison)), "page")
+        says = [*advise(comparison), *notes]
+        write_text(html, render_virtual_page(job.name, scenario, runs, comparison, says), "page")
 
 
 def _variants(words: str | None, scenario: Scenario) -> tuple[Variant, ...]:

@@ -166,7 +166,7 @@ class Optimizers(Frozen):
     )
 
     def for_batches_of(self, batch_size: int) -> Self:
-        """The same with the start of Adagrad's rows that `sample_gradient` means for means over so many samples.
+        """The same with the start of Adagrad's rows that `sample_gradient` means for means over this number of samples.
 
         A row is in one sample of a batch, mostly, and its gradient is that of the sample over the batch size. From 0
         the first step of a row is as long as the learning rate, however small its gradient; from the size of gradients

@@ -55,8 +55,8 @@ class Validation(Frozen):
     )
     patience: PositiveInt | None = Field(
         None,
-        description="Training ends after so many validations without a better one than before; null: it goes on to "
-        "the last epoch.",
+        description="Training ends after this number of validations without a better one than before; null: it goes on "
+        "to the last epoch.",
     )
     keep_best: bool = Field(
         True,

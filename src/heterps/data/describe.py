@@ -25,7 +25,7 @@ from heterps.data.sources import Dataset, RowGroup, open_dataset, spread_groups
 from heterps.errors import DataError
 
 AHEAD = 10
-"""Distinct values are predicted for so many times the rows that were read."""
+"""Distinct values are predicted for this multiple of the rows that were read."""
 MAX_SHOWN = 8
 """Number of items of a list that an example shows."""
 
@@ -52,7 +52,7 @@ class ColumnDescription(Record):
         description="Distinct values expected in ten times as many rows, where enough row groups were read to tell."
     )
     distinct_is_exact: bool | None = Field(description="False: by a HyperLogLog sketch, with an error of about 0.8 %.")
-    min: float | None = Field(description="Of numbers, as are mean and max.")
+    min: float | None = Field(description="The smallest of numbers; only they have a mean and a largest value too.")
     mean: float | None
     max: float | None
     example: str | None = Field(description="The first value.")
@@ -85,7 +85,7 @@ def describe(
 ) -> Description:
     """Describe a data set whose files all have the same columns. There is no mean label without a column `label`.
 
-    max_rows  read about so many rows, of row groups from all over the data; None: all
+    max_rows  read about this number of rows, of row groups from all over the data; None: all
     progress  called with the number of rows just read, and of all that will be
     """
     dataset = open_dataset(source, options, storage)

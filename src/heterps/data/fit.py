@@ -108,7 +108,7 @@ class Statistics:
         return math.sqrt(self.squares / self.count) if self.count else 0.0
 
     def borders(self, buckets: int) -> tuple[float, ...]:
-        """Return borders between so many buckets of equally many values; fewer where values are equal."""
+        """Return borders between this number of buckets of equally many values; fewer where values are equal."""
         shares = np.arange(1, buckets) / buckets
         return tuple(np.unique(np.quantile(np.concatenate(self.sample), shares)).tolist())
 

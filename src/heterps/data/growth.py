@@ -67,5 +67,5 @@ def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def worth_a_point(samples: int, points: Sequence[tuple[int, int]]) -> bool:
-    """Tell whether so many samples are enough more than at the last point to count distinct ids again."""
+    """Tell whether this number of samples is enough more than at the last point to count distinct ids again."""
     return not points or samples >= points[-1][0] * STEP

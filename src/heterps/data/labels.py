@@ -61,7 +61,7 @@ def _weights(name: str, group: RowGroup, column: Any) -> FloatArray:
 
 
 def _numbers(column: Any) -> Values:
-    """In float64: a label of 1e-50 is invalid where it must be whole, but would be 0 in float32."""
+    """Return the values in float64: a label of 1e-50 is invalid where it must be whole, but would be 0 in float32."""
     numbers = column.cast(pa.float64(), safe=False)
     if numbers.null_count or not len(numbers):
         values: Values = numbers.to_numpy(zero_copy_only=False)

@@ -85,7 +85,7 @@ class Ratings:
 
 
 def _unit(limits: tuple[int, int], values: Ids) -> Floats:
-    """From -1 to 1 between the limits."""
+    """Scale values between the limits to numbers from -1 to 1."""
     return 2 * (values - limits[0]) / (limits[1] - limits[0]) - 1
 
 

@@ -137,7 +137,7 @@ class Reader:
         return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
 
     def blocks_within(self, num_batches: int) -> int:
-        """Largest number of blocks that so many consecutive batches touch, about: batches may span blocks."""
+        """Largest number of blocks that this number of consecutive batches touches, about: batches may span blocks."""
         return 2 + num_batches * self.batch_size * len(self.epoch(0).blocks) // self.num_rows
 
     def position_of(self, epoch: int, number: int) -> Position | None:

@@ -24,8 +24,9 @@ from heterps.config import SGD, Adagrad, Adam, Job
 from heterps.launch.run_servers import run_servers
 from heterps.launch.running_servers import RunningServers
 from heterps.planning.plan import Plan
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.keeper import News
-from heterps.ps.client.local import JobClient, LocalClient, in_process
+from heterps.ps.client.local import LocalClient, in_process
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.table.dense import DenseTable

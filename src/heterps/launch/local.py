@@ -27,8 +27,8 @@ from heterps.launch.running_servers import RunningServers
 from heterps.launch.standby import Standby
 from heterps.planning.plan import Plan
 from heterps.processes import Adopted, Child
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.keeper import News
-from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.report.figures import plural
 from heterps.threads import torch_threads

@@ -101,7 +101,7 @@ def engine_digest(package: Path = Path(heterps.__file__).parent) -> str:
 
 
 def cache_file() -> Path:
-    """Where overheads are kept: overheads.json in the user's cache folder."""
+    """Return the file where overheads are kept: overheads.json in the user's cache folder."""
     return cache_folder() / "overheads.json"
 
 
@@ -151,7 +151,7 @@ def _empty_job(data: Path, launcher: str) -> Job:
 def _try(
     job: Job, counts: Sequence[int], interval: int, num_layers: int = NUM_LAYERS, seconds: float | None = None
 ) -> Trial:
-    """Run a trial with so many workers in each stage, and a line of metrics after each interval of so many batches."""
+    """Run a trial with these numbers of workers in the stages, and a line of metrics after every `interval` batches."""
     plan = _plan(counts, num_layers, job.cluster)
     given = trial_job(job, launcher="local")
     return run_trial(given, plan, seconds=SECONDS if seconds is None else seconds, interval=interval)
@@ -176,7 +176,7 @@ def _lanes(job: Job, num_layers: int) -> int:
 
 
 def _plan(counts: Sequence[int], num_layers: int, cluster: Cluster) -> Plan:
-    """A plan of all layers in one stage with so many workers, or of two stages of one each."""
+    """A plan of all layers in one stage with this number of workers, or of two stages of one each."""
     stages = two_stages(num_layers, cluster) if len(counts) > 1 else [one_stage(num_layers, cluster, counts[0])]
     servers = PlannedServers(resource=cluster.server_resource, count=1)
     return Plan(

@@ -21,7 +21,7 @@ from heterps.launch.server_keeper import ServerProcess
 from heterps.launch.servers import client_options, first_roster
 from heterps.processes import Adopted, Child, ChildFailed
 from heterps.ps.client.connect import connect
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.protocol.specs import TableSpecs

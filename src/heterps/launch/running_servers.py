@@ -17,8 +17,8 @@ from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.server_keeper import ServerKeeper, ServerProcess
 from heterps.launch.servers import client_options
 from heterps.ps.client.connect import connect
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.keeper import Keeper, News
-from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import PeerDied

@@ -121,7 +121,7 @@ class ServerKeeper:
             self._on_failure()
 
     def _turns(self) -> None:
-        """Until the run is over, or cannot go on."""
+        """Let the keeper work until the run is over, or cannot go on."""
         while not self._over.is_set() and self._keeper.failure is None:
             wait_s = TURN_S
             while (received := self._channel.receive(wait_s)) is not None:

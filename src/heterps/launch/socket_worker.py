@@ -17,7 +17,7 @@ from heterps.launch.inline import warm_up
 from heterps.launch.run_servers import START_S
 from heterps.launch.servers import client_options
 from heterps.ps.client.connect import connect
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.worker.mailbox import Mailbox

@@ -1,8 +1,8 @@
 """A worker process in reserve: it has imported everything and waits for its start, so that a lost worker's place is
 taken in a second, not in the many that an import of torch takes on a busy machine.
 
-A run that lasts has one, from AFTER_S on; a short run never pays for it. Whoever needs a new worker takes it, and the
-next one starts AFTER_S later.
+A run that lasts has one, from AFTER_S on; a short run never pays for it. It becomes the next worker that is needed, and
+another one starts AFTER_S later.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ MANY_EPOCHS = 1_000_000
 
 
 def with_whole_steps(profile: Profile, job: Job, threads: Iterable[int], *, seconds: float) -> Profile:
-    """Return the profile with `whole_steps` of these numbers of threads, each measured for about so many seconds.
+    """Return the profile with `whole_steps` of these numbers of threads, each measured for about `seconds`.
 
     It stays as it is if it has no measured costs of a CPU, or if the job's tables are on servers: such steps would need
     new servers, or disturb those that run. Raises KeyboardInterrupt if a signal ends the steps.

@@ -50,7 +50,8 @@ from heterps.lookups import (
     prepared,
 )
 from heterps.nn.state import ModuleWithRows
-from heterps.ps.client.local import LocalClient, RowClient
+from heterps.ps.client.interface import RowClient
+from heterps.ps.client.local import LocalClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.specs import TableSpec
 

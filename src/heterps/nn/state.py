@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from heterps.errors import ModelError
-from heterps.ps.client.local import RowClient
+from heterps.ps.client.interface import RowClient
 
 NUM_ROWS = "num_rows"
 """Name in a `state_dict`, below that of its module, of the numbers of rows of the module's tables."""

@@ -18,7 +18,7 @@ from heterps.config import Never, Optimizers, Tables, Tiers
 from heterps.errors import ConfigError, ModelError
 from heterps.lookups import RowUse, joined_gradients
 from heterps.nn.embedding import embeddings
-from heterps.ps.client.local import RowClient
+from heterps.ps.client.interface import RowClient
 from heterps.ps.protocol.specs import DENSE, DenseSpec, TableSpec, TableSpecs
 
 

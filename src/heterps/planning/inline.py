@@ -54,7 +54,7 @@ def inline_prediction(profile: Profile, cluster: Cluster, num_cores: int) -> Pre
 
 
 def layer_seconds(profile: Profile, cluster: Cluster, num_cores: int) -> Prediction:
-    """Add up the seconds of all layers, their tables and the reading of a batch, in one process with so many cores."""
+    """Add up the seconds of all layers, their tables and the reading of a batch, in one process with `num_cores`."""
     costs, _ = _costs(profile, cluster)
     return Prediction(
         compute_s=sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_cores) for cost in costs),

@@ -195,7 +195,7 @@ def _costs(profile: Profile, stage: Stage) -> list[Cost]:
 
 
 def _part_s(costs: Sequence[Cost], num_parts: int) -> float:
-    """Seconds of layers for one of so many parts of a batch."""
+    """Seconds of layers for one of several equal parts of a batch."""
     return sum(cost.compute_s * (1 - cost.alpha + cost.alpha / num_parts) for cost in costs)
 
 

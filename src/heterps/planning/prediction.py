@@ -58,7 +58,7 @@ class Prediction(FiniteRecord):
         return self.compute_s + self.servers_s + self.network_s + self.overhead_s
 
     def over(self, num_batches: float) -> Prediction:
-        """Return the prediction of the mean batch of a run of so many, which has its share of the start."""
+        """Return the prediction of the mean batch of a run of `num_batches`, which has its share of the start."""
         if not num_batches > 0:
             return self
         return self.model_copy(update={"overhead_s": self.overhead_s + self.start_s / num_batches, "start_s": 0.0})

@@ -137,7 +137,7 @@ class Bounds:
         return highest
 
     def raised(self, box: Box, stages: Stages, known: Bound, best: float, steps: int) -> Bound:
-        """Raise the bound of a box by better multipliers, found in so many steps at most [4]; up to about `best`."""
+        """Raise the bound of a box by better multipliers, found in at most `steps` steps [4]; up to about `best`."""
         from scipy.optimize import linprog
 
         rates = self._rates(box, known.weight, best)
@@ -259,7 +259,7 @@ class Bounds:
         return found._replace(share=found.share / rate) if rate > 0 else EVEN
 
     def _singles_usd(self, box: Box, rates: Rates, units: Floats, mean: Floats) -> tuple[Floats, Floats]:
-        """Return the USD per hour of so many units of each resource [n, T], [T], the cheapest first.
+        """Return the USD per hour of these numbers of units of each resource [n, T], [T], the cheapest first.
 
         Those beyond all offers are given a price as well, twice that of the last.
         """

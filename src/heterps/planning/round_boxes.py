@@ -35,7 +35,7 @@ class Box(NamedTuple):
 
 
 class Loose(NamedTuple):
-    """By how much the bound of a box may be too low because of one of its ranges."""
+    """The part by which the bound of a box may be too low because of one of its ranges."""
 
     share: float
     range: str

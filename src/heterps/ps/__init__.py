@@ -8,7 +8,7 @@ ops/        requests: a module for each family of messages, with what a client a
 client/     push, pull and wait: in this process (local) or from servers (remote), with a cache of hot rows
 server/     messages in, messages out
 
-Read first: table/kernels.py, client/local.py, ops/rows.py, server/server.py.
+Read first: table/kernels.py, client/interface.py, ops/rows.py, server/server.py.
 """
 
 from heterps.config import optimizer_kinds

@@ -32,7 +32,7 @@ def usd(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """At most two units, and below a second two significant digits: 0.057 s, 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
+    """Return one or two units, and seconds below 1 in two digits: 0.057 s, 14.2 s, 3 min 5 s, 2 h 10 min, 3 d 4 h."""
     if seconds is None:
         return UNDEFINED
     if 0 < seconds < 0.995:

@@ -48,7 +48,7 @@ OF_JOBS = {
     "heterps_job_auc": ("auc", "AUC of the open interval."),
     "heterps_job_log_loss": ("log_loss", "Log loss of the open interval."),
 }
-"""By name: the field of a job's status, and what it means."""
+"""The field of a job's status, and what it means, by the name of the metric."""
 OF_STAGES = {
     "heterps_stage_samples_per_second": ("samples_per_s", "Samples a second of a stage."),
     "heterps_stage_workers": ("workers", "Workers of a stage."),
@@ -66,7 +66,7 @@ OF_TRAFFIC = {
     "heterps_traffic_requests": ("requests", "Messages in which these calls went: the others were merged."),
     "heterps_traffic_retries": ("retries", "Requests that were sent again, as no answer came in time."),
 }
-"""By name: the field of `traffic` in a job's status, and what it means."""
+"""The field of `traffic` in a job's status, and what it means, by the name of the metric."""
 NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, TRAFFIC, SAVED_TRAFFIC, *OF_TRAFFIC, AGE, FREE)
 """All names, for dashboards to be checked against."""
 

@@ -23,7 +23,7 @@ Kind = type[Gauge] | type[Counter]
 class ServerFacts:
     """A server as monitoring sees it.
 
-    octaves      messages that took at most so many seconds, by growing seconds up to infinity
+    octaves      messages that took at most some number of seconds, by growing seconds up to infinity
     total_s      seconds that all messages took
     up_s         seconds since it was started
     turn_age_s   seconds since the server did not work on a message: these figures are so old
@@ -55,7 +55,7 @@ OF_SERVERS: dict[str, tuple[str, Kind, str]] = {
         "Contributions to rounds whose other parts have not come.",
     ),
 }
-"""By name: the field of ServerStats, its kind, and what it means. Prometheus adds `_total` to counters."""
+"""Field of ServerStats, kind and meaning, by the name of the metric. Prometheus adds `_total` to counters."""
 OF_TABLES: dict[str, tuple[str, Kind, str]] = {
     "heterps_server_table_rows": ("rows", Gauge, "Rows of a table; values of a dense one."),
     "heterps_server_table_bytes": ("bytes", Gauge, "Bytes of memory of a table."),

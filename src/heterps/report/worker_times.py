@@ -43,7 +43,7 @@ class WorkersOverTime:
 
     @property
     def window(self) -> tuple[float, float] | None:
-        """From the first segment to the last; None where nothing lasted."""
+        """The time from the first segment to the last; None where nothing lasted."""
         kept = [worker.segments for worker in self.workers if worker.segments]
         first, last = min((one[0].start for one in kept), default=0.0), max((one[-1].end for one in kept), default=0.0)
         return (first, last) if last > first else None

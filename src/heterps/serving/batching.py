@@ -2,7 +2,7 @@
 
     [1] offer   a request joins the queue; a full queue refuses it (QueueFull)
     [2] due_at  a batch is due when it is as large as it may be, when it has as many requests as the batch before it
-                had (whoever was answered is likely to ask again), or when its first request has waited `max_wait_s`
+                had (clients that were answered often ask again), or when its first request has waited `max_wait_s`
     [3] take    gives the batch, and apart from it the requests whose deadline has passed
     [4] one thread computes the batch and answers each request of it
 

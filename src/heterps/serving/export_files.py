@@ -95,7 +95,7 @@ def quantised(values: FloatArray, kind: Values) -> tuple[NDArray[Any], FloatArra
 
 
 def rounded(values: FloatArray, kind: Values) -> FloatArray:
-    """Return rows as whoever reads them again gets them."""
+    """Return rows as their next reader gets them."""
     stored, scale = quantised(values, kind)
     found = stored.astype(np.float32)
     return found if scale is None else found * scale[:, None]

@@ -25,7 +25,7 @@ def clock_of(version: str) -> int:
 
 
 REFUSED_S = 2.0
-"""After a refusal it looks no sooner than this: whoever mends a version needs longer."""
+"""Seconds from a refusal to the next look: to mend a version takes longer."""
 
 
 class NothingToFollow(Exception):

@@ -113,7 +113,7 @@ def ask_for_token() -> Response:
 
 @contextmanager
 def app_beside(app: ASGIApp, opened: socket.socket) -> Iterator[None]:
-    """Serve on a thread of its own while the context is open; whoever opened it takes care of signals."""
+    """Serve on a thread of its own while the context is open; the thread that opened it takes care of signals."""
     server = uvicorn.Server(_config(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [opened]}, name="http", daemon=True)
     thread.start()

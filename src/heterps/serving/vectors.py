@@ -2,7 +2,7 @@
 
     ids of a slot --key_column--> keys --table--> vectors [n, dim]
 
-Tables know keys, which are hashes: ids cannot be made from them. So whoever wants the vectors of all ids, or the
+Tables know keys, which are hashes: ids cannot be made from them. So a caller who wants the vectors of all ids, or the
 nearest of them, says which ids there are: a list, or data with a column of them.
 """
 

@@ -18,7 +18,8 @@ compare     who reaches a target soonest, and why      child        a process th
 
 and the parts of a simulated job:
 
-worker      its turns take simulated time              servers      servers, mirrors and their keeper
+coordinator    it carries out what the core wants      worker   its turns take simulated time
+servers     servers, mirrors and their keeper
 clients     clients of the servers, by a pump          storage      versions and checkpoints on the real disk
 memory_journal   the journal of its coordinator
 

@@ -10,7 +10,7 @@ stage has whole iterations. The first iteration of a worker is left out: it is l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from heterps.config import PolicyConfig
@@ -33,6 +33,11 @@ class MeasuredWorkers:
     def busy_s(self) -> float:
         """Seconds that the busiest worker computed in all."""
         return max(map(sum, self.seconds.values()))
+
+    def of_whole_batches(self) -> MeasuredWorkers:
+        """The same, if each worker took a whole batch at once, and not an equal share of it."""
+        num = len(self.seconds)
+        return replace(self, seconds={name: tuple(num * s for s in own) for name, own in self.seconds.items()})
 
     @property
     def means(self) -> tuple[float, ...]:

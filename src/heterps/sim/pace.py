@@ -62,7 +62,7 @@ def compare_paces(
 
 
 def _pace(variant: Variant, scenarios: Sequence[Scenario], base: Sequence[float]) -> PolicyPace:
-    results = [simulate(variant.fit(scenario, FITTED_SAMPLES)[0], variant.policy) for scenario in scenarios]
+    results = [simulate(_played(variant, scenario), variant.policy) for scenario in scenarios]
     return PolicyPace(
         policy=variant.label,
         bound=0 if variant.by_rounds else variant.policy.bound,
@@ -72,6 +72,14 @@ def _pace(variant: Variant, scenarios: Sequence[Scenario], base: Sequence[float]
         staleness=statistics.fmean(result.mean_staleness or 0.0 for result in results),
         wait_share=statistics.fmean(result.wait_s / result.present_s for result in results),
     )
+
+
+def _played(variant: Variant, scenario: Scenario) -> Scenario:
+    """The scenario, or with fitted batches that in which workers divide as many batches as there are workers."""
+    if not variant.fitted:
+        return scenario
+    num = len(scenario.workers)
+    return variant.fit(scenario.scaled([num] * num), FITTED_SAMPLES * num)[0]
 
 
 def default_paces(own: PolicyConfig, scenario: Scenario) -> list[Variant]:

@@ -16,7 +16,7 @@ from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.processes import Child
 from heterps.sim.course import Course, Point, VirtualRun
-from heterps.sim.played import is_played_by_job
+from heterps.sim.played import why_not_as_job
 from heterps.sim.scenario import Scenario
 from heterps.sim.simulator import Simulator
 from heterps.sim.variants import Variant
@@ -38,9 +38,12 @@ def train_all(
     course: Course = Course(),
     num_processes: int = 1,
     on_point: OnPoint = lambda _variant, _seed, _point: None,
+    as_job: bool | None = None,
 ) -> list[VirtualRun]:
     """Trains each variant with the scenario's seed and those after it; results are in the order of variants and seeds.
 
+    All are played by the same simulator, so that policies are compared: as whole jobs, unless `why_not_as_job` says
+    why not. `as_job` decides otherwise.
     `on_point` is told what each run finds while it goes on, from several threads where there are several processes.
     """
     seeds = range(scenario.seed, scenario.seed + num_seeds)
@@ -50,12 +53,12 @@ def train_all(
         Simulator(played, variant.policy)
     if job.data.test is None:
         raise ConfigError("virtual training is judged on a test set: name one in data.test of the job.")
-    # All by the same code, so that a comparison is of policies and not of simulators.
-    as_job = all(is_played_by_job(job, scenario, variant) for variant in variants)
+    why = why_not_as_job(job, scenario, variants)
+    as_job = not why if as_job is None else as_job
     if job.on_not_finite != "raise" and not as_job:
         raise ConfigError(
-            f"on_not_finite: {job.on_not_finite} is for whole jobs, and this scenario or one of these policies is "
-            "played without its servers, where a loss that is not finite ends training: use on_not_finite: raise"
+            f"on_not_finite: {job.on_not_finite} is for whole jobs, and here {why}: a loss that is not finite ends "
+            "training. Use on_not_finite: raise"
         )
     if min(num_processes, len(tasks)) == 1:
         return [_train_here(job, task, course, on_point, as_job) for task in tasks]

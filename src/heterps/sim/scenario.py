@@ -12,6 +12,7 @@ horizon_s: 1000
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -58,7 +59,7 @@ class Slowdown(Frozen):
     worker: Name = Field(description="Which one: w0 is the first.")
     from_s: NonNegativeFloat = Field(description="When it begins.")
     to_s: PositiveFloat = Field(description="When it ends.")
-    factor: PositiveFloat = Field(description="So many times the seconds.")
+    factor: PositiveFloat = Field(description="By what its seconds are multiplied.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -72,7 +73,9 @@ class Death(Frozen):
 
     worker: Name = Field(description="Which one: w0 is the first.")
     at_s: NonNegativeFloat = Field(description="When.")
-    noticed_s: NonNegativeFloat = Field(0.0, description="So many seconds later the others stop to count on it.")
+    noticed_s: NonNegativeFloat = Field(
+        0.0, description="Seconds until that is noticed; until then the others count on it."
+    )
 
 
 class Join(Frozen):
@@ -96,12 +99,17 @@ class Scenario(Frozen):
     )
     slowdowns: tuple[Slowdown, ...] = Field((), description="Who is slow for a while.")
     deaths: tuple[Death, ...] = Field((), description="Who dies.")
+    replaced_s: NonNegativeFloat | None = Field(
+        None,
+        description="Seconds after a death is noticed until another worker like it has taken its place, as in real "
+        "runs; null: it is gone for good.",
+    )
     joins: tuple[Join, ...] = Field((), description="Who comes later.")
-    server_s: NonNegativeFloat = Field(0.0, description="Of the server for a push; others queue meanwhile.")
-    latency_s: NonNegativeFloat = Field(0.0, description="Of a message, one way.")
+    server_s: NonNegativeFloat = Field(0.0, description="Seconds of the server for a push; others queue meanwhile.")
+    latency_s: NonNegativeFloat = Field(0.0, description="Seconds that a message takes, one way.")
     horizon_s: PositiveFloat | None = Field(None, description="When it ends.")
     iterations: PositiveInt | None = Field(None, description="Iterations after which a worker is done and leaves.")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Of the jitter.")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="Seed of the jitter.")
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -114,6 +122,16 @@ class Scenario(Frozen):
         """When each worker joins, in seconds; 0 for those present from the beginning."""
         later = [join.at_s for join in self.joins for _ in join.workers]
         return {f"w{i}": at_s for i, at_s in enumerate([0.0] * len(self.workers) + later)}
+
+    def scaled(self, parts: Sequence[float]) -> Scenario:
+        """The same with the seconds of each worker, in the order of `seconds`, multiplied by its part."""
+        own, later = parts[: len(self.workers)], iter(parts[len(self.workers) :])
+        joins = tuple(
+            join.model_copy(update={"workers": tuple(s * next(later) for s in join.workers)}) for join in self.joins
+        )
+        workers = tuple(s * part for s, part in zip(self.workers, own, strict=True))
+        measured = tuple(tuple(s * part for s in one) for one, part in zip(self.measured, own, strict=False))
+        return self.model_copy(update={"workers": workers, "measured": measured, "joins": joins})
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -10,7 +10,7 @@
 [4] after `server_s` it is applied: `hooks.push`, or `hooks.drop` if it comes too late for its round
 [5] the policy decides; after the last push of a round `hooks.end_round` comes before anybody starts
 
-At equal times pushes come first, then joins, then deaths, and workers in their order.
+At equal times pushes come first, then joins, deaths and replacements, and workers in their order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from heterps.sim.scenario import Scenario
 from heterps.sim.speeds import Speed
 from heterps.sync import Policy, Staleness, make_policy
 
-ARRIVE, JOIN, DIE, NOTICE = range(4)  # in this order at equal times
+ARRIVE, JOIN, DIE, NOTICE, REPLACE = range(5)  # in this order at equal times
 PROGRESS_EVERY = 4096
 
 
@@ -100,6 +100,7 @@ class Simulator:
         self._events: list[tuple[float, int, int]] = []  # when, what, whose
         self._served: deque[tuple[float, int]] = deque()  # when applied, whose; in order, as pushes are served in turn
         self._server_free_at = 0.0
+        self._lost: set[str] = set()  # workers whose death was noticed
         self._pushes = self._max_lead = 0
         self._now = 0.0
 
@@ -115,7 +116,10 @@ class Simulator:
         for death in self._scenario.deaths:
             index = self._by_name[death.worker].index
             heapq.heappush(self._events, (death.at_s, DIE, index))
-            heapq.heappush(self._events, (death.at_s + death.noticed_s, NOTICE, index))
+            noticed_at = death.at_s + death.noticed_s
+            heapq.heappush(self._events, (noticed_at, NOTICE, index))
+            if self._scenario.replaced_s is not None:
+                heapq.heappush(self._events, (noticed_at + self._scenario.replaced_s, REPLACE, index))
 
     def _loop(self, horizon_s: float) -> None:
         events, served, workers, server_s = self._events, self._served, self._workers, self._server_s
@@ -132,8 +136,6 @@ class Simulator:
             worker = workers[index]
             if kind != ARRIVE:
                 self._change(kind, worker, now)
-            elif worker.left_s is not None:
-                continue  # it died with this push on its way
             elif is_applied:
                 self._apply(worker, now)  # [4], [5]
             else:  # [3]
@@ -211,10 +213,24 @@ class Simulator:
                 self._now = now
                 self._account(worker, now)
                 worker.left_s, worker.running, worker.waiting_since = now, False, None
+                self._forget_push(worker.index)
+        elif kind == REPLACE:
+            if worker.name in self._lost:
+                self._now, worker.left_s, worker.spare = now, None, 0
+                self._start(self.policy.on_join(worker.name, now), now)
         elif worker.name in self._clocks.of:  # else it was done before it died
+            self._lost.add(worker.name)
             if self._hooks is not None:
                 self._hooks.lose(worker.name, now)
             self._start(self._leave(worker, now), now)
+
+    def _forget_push(self, index: int) -> None:
+        """Lose the push of a worker that dies while it is on its way."""
+        served = [push for push in self._served if push[1] != index]
+        self._served.clear()
+        self._served.extend(served)
+        self._events[:] = [event for event in self._events if event[1:] != (ARRIVE, index)]
+        heapq.heapify(self._events)
 
     def _leave(self, worker: _Worker, now: float) -> list[str]:
         """Removes a worker that is done or dead. Returns the workers that waited for it alone."""

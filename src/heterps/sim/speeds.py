@@ -35,9 +35,9 @@ class Speed:
             math.prod(slow.factor for slow in mine if slow.from_s <= place < slow.to_s) for place in self._places
         ]
 
-    def finish(self, start: float) -> float:
-        """When the next iteration ends, in seconds, if it starts at `start`."""
-        work = self._seconds if self._measured is None else next(self._measured)
+    def finish(self, start: float, part: float = 1.0) -> float:
+        """When the next iteration ends, in seconds, if it starts at `start` and is this part of a whole one."""
+        work = part * (self._seconds if self._measured is None else next(self._measured))
         if self._sigma:
             work *= math.exp(self._sigma * (self._draw(0.0, 1.0) - self._sigma / 2))  # its mean is 1
         return start + work if not self._places else self._through(start, work)

@@ -40,7 +40,7 @@ AWAY_S = 1.7 * 3600
 
 
 class Capacity(Frozen):
-    """A row of a trace: from `time_s` on so many spot units of a resource can be held."""
+    """A row of a trace: from `time_s` on this number of spot units of a resource can be held."""
 
     time_s: float = Field(description="Seconds; they count from the first row.")
     resource: Name

@@ -18,7 +18,7 @@ CHECKPOINTS = "checkpoints"
 class JobFolder:
     """The folder of a job whose coordinator has `model`; None: there is no disk, and all that is written is lost."""
 
-    def __init__(self, job: Job, model: CoordinatorModel, folder: Path | None) -> None:
+    def __init__(self, job: Job, folder: Path | None, model: CoordinatorModel) -> None:
         self._keep, self._model, self._folder = job.checkpoint.keep, model, folder
         self._publisher = None if folder is None else Publisher(model, folder)
 

@@ -15,10 +15,13 @@ from heterps.lookups import slice_slots
 
 
 class Supply:
-    """Hands out every sample of every batch once, in order."""
+    """Hands out every sample of every batch once, in order.
 
-    def __init__(self, batches: Iterator[Batch]) -> None:
-        self._batches = batches
+    batch_size  samples of each batch, but for the last ones of epochs
+    """
+
+    def __init__(self, batches: Iterator[Batch], batch_size: int) -> None:
+        self._batches, self._batch_size = batches, batch_size
         self._batch: Batch | None = None
         self._used = 0  # samples of that batch
         self._returned: deque[Batch] = deque()
@@ -26,7 +29,7 @@ class Supply:
     def take(self, num_samples: int) -> Batch | None:
         """The next `num_samples`, or as many as are left of the reader's batch; None at the end.
 
-        Batches that were given back come first.
+        Of a smaller batch it is a smaller part, as real workers divide it. Batches that were given back come first.
         """
         if self._returned:
             return self._returned.popleft()
@@ -34,7 +37,8 @@ class Supply:
             self._batch, self._used = next(self._batches, None), 0
         if self._batch is None:
             return None
-        first, self._used = self._used, min(self._used + num_samples, len(self._batch))
+        part = -(-num_samples * len(self._batch) // self._batch_size)
+        first, self._used = self._used, min(self._used + part, len(self._batch))
         return _part(self._batch, first, self._used)
 
     def give_back(self, batch: Batch) -> None:

@@ -52,33 +52,32 @@ class Variant:
         return self in (Variant(self.policy), Variant(self.policy, fitted=True)) and not self.policy.drops_late
 
     def fit(self, scenario: Scenario, batch_size: int) -> tuple[Scenario, dict[str, int]]:
-        """The scenario with the seconds of each worker's own batch, and the samples of that batch by worker.
+        """The scenario with the seconds of what each worker computes at once, and the samples of that by worker.
 
-        Fitted batches have as many samples together as equal ones. Their seconds are as nearly equal as whole samples
-        allow; every worker has at least one sample.
+        A worker of `scenario` takes its seconds for a whole batch. In rounds the workers divide a batch: equally, or so
+        that their seconds are as nearly equal as whole samples allow, where shares are fitted. Workers that join later
+        have a share as if they had been there from the beginning, and shares stay when workers come and go.
         """
-        if not self.fitted:
+        if not self.by_rounds:
             return scenario, dict.fromkeys(scenario.seconds, batch_size)
-        if scenario.joins or scenario.deaths:
+        if self.fitted and (scenario.joins or scenario.deaths):
             raise ConfigError(f"{self.label}: batches are fitted to workers that stay: leave out joins and deaths.")
-        sizes = fitted_sizes(scenario.workers, batch_size * len(scenario.workers))
-        parts = [size / batch_size for size in sizes]
-        seconds = tuple(s * part for s, part in zip(scenario.workers, parts, strict=True))
-        measured = tuple(tuple(s * part for s in own) for own, part in zip(scenario.measured, parts, strict=False))
-        fitted = scenario.model_copy(update={"workers": seconds, "measured": measured})
-        return fitted, dict(zip(scenario.seconds, sizes, strict=True))
+        num = len(scenario.workers)
+        if batch_size < len(scenario.seconds):
+            raise ConfigError(
+                f"data.batch_size: {batch_size} samples cannot be divided among {len(scenario.seconds)} workers"
+            )
+        equal = [batch_size * (i + 1) // num - batch_size * i // num for i in range(num)]
+        sizes = fitted_sizes(scenario.workers, batch_size) if self.fitted else equal
+        sizes += [max(batch_size // num, 1)] * (len(scenario.seconds) - num)
+        return scenario.scaled([size / batch_size for size in sizes]), dict(zip(scenario.seconds, sizes, strict=True))
 
 
 def default_variants(scenario: Scenario) -> tuple[Variant, ...]:
-    """The variants to compare on these workers by default: the four policies, and steps that fit them."""
-    words = ["bsp", "asp", "ssp:3", "dssp:3:12"]
-    if len(scenario.workers) > 1:
-        words += ["asp+damped", f"asp+compensated:{COMPENSATION}"]
+    """The variants to compare on these workers by default: those that `heterps train` can do, and that fit them."""
     is_stable = not (scenario.joins or scenario.deaths)
-    if max(scenario.workers) > UNEQUAL * min(scenario.workers) and is_stable:
-        words.append("bsp+fitted")
-    if len(scenario.workers) > 2:
-        words.append("bsp+backup:1")
+    is_unequal = max(scenario.workers) > UNEQUAL * min(scenario.workers)
+    words = ("bsp", "asp", "ssp:3", "dssp:3:12", *(("bsp+fitted",) if is_unequal and is_stable else ()))
     return tuple(map(parse_variant, words))
 
 

@@ -11,8 +11,8 @@ when its push arrives. So one process plays any number of workers of any speeds,
 Only what a worker keeps to itself is not played: buffers, as BatchNorm has them, are shared by all.
 
     one worker, ASP                  ordinary training, to the bit
-    P workers, BSP                   ordinary training with batches P times as large: gradients are averaged
-    P workers, ASP, SSP, DSSP        P times as many updates, each with the whole learning rate
+    P workers, BSP                   ordinary training: they divide each batch, and their gradients are averaged
+    P workers, ASP, SSP, DSSP        as many updates, each of a whole batch, and P - 1 updates late
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from heterps.errors import ConfigError, NotFinite
 from heterps.model import build_model
 from heterps.ps.client.local import LocalClient
 from heterps.sim.course import Course, Curve, Point, VirtualRun, expected_samples, read_test
-from heterps.sim.played import is_played_by_job, train_simulated
+from heterps.sim.played import train_simulated, why_not_as_job
 from heterps.sim.scenario import Scenario
 from heterps.sim.simulator import Hooks, Simulator
 from heterps.sim.steps import compensate, damping, mean_of, sum_of
@@ -53,7 +53,7 @@ class _PendingGradient(NamedTuple):
 
 
 class Training(Hooks):
-    """Computes gradients of `trainer` for a simulator, on batches of each worker's size, until `supply` ends.
+    """Computes gradients of `trainer` for a simulator, on `sizes` samples of each worker, until `supply` ends.
 
     Training that diverges ends like any other, and says so in `failed`.
     """
@@ -152,7 +152,7 @@ def train_virtually(
     *,
     as_job: bool | None = None,
 ) -> VirtualRun:
-    """Trains `job` on the workers of `scenario`, with batches of the job's size, kept in step as `variant` says.
+    """Trains `job` on the workers of `scenario`, which take its seconds for a whole batch, in step as `variant` says.
 
     It ends with the last epoch, or where the scenario ends if that is sooner. The random numbers of model, data and
     jitter follow scenario.seed, and torch has one thread, so that a run is the same wherever it is repeated. Parameters
@@ -163,14 +163,12 @@ def train_virtually(
     if job.data.test is None:
         raise ConfigError("a virtual run is judged on a test set: name one in data.test of the job.")
     job = fit_job(job)
-    if is_played_by_job(job, scenario, variant) if as_job is None else as_job:
+    if not why_not_as_job(job, scenario, [variant]) if as_job is None else as_job:
         return train_simulated(job, scenario, variant, course, on_point)
     epochs, seed, batch_size = course.epochs or job.data.epochs, scenario.seed, job.data.batch_size
     played, sizes = variant.fit(scenario, batch_size)
     columns = job.data.columns
     reader = open_reader(job, seed=seed)
-    if variant.fitted:  # a round at a time
-        reader.batch_size = min(sum(sizes.values()), reader.num_rows)
     test = read_test(job)
     model = build_model(job.model, columns, seed)
     with torch_threads(1), torch.random.fork_rng(devices=[]), Trainer(
@@ -181,7 +179,7 @@ def train_virtually(
         curve = Curve(max(most // course.points, 1), lambda: trainer.evaluate(test), on_point)
         training = Training(
             trainer,
-            Supply(read_epochs(reader, epochs)),
+            Supply(read_epochs(reader, epochs), batch_size),
             variant,
             sizes,
             curve,

@@ -23,12 +23,17 @@ from heterps.wire.simulated import Outgoing, Way
 if TYPE_CHECKING:
     from heterps.sim.job import SimulatedJob
 
+Doing = tuple[str, float, float]
+"""What a worker did, "compute" or "push", and from when to when."""
 STOP_S = 2.0
 """A worker that could not be reached is stopped so long after it can be: meanwhile two have its name."""
 
 
 class SimulatedWorker:
-    """A worker that is busy with one turn at a time, until the simulated clock says that it is done."""
+    """A worker that is busy with one turn at a time, until the simulated clock says that it is done.
+
+    It adds to `did` what it does.
+    """
 
     border_bytes = 0  # not counted
 
@@ -38,7 +43,8 @@ class SimulatedWorker:
         start: WorkerStart,
         simulated: SimulatedJob,
         finish: Callable[[Turn, float], float],
-        incarnation: int = 1,
+        did: list[Doing],
+        incarnation: int,
     ) -> None:
         self.name, self._simulated, self._finish = start.name, simulated, finish
         self.incarnation, self._attempt, self._is_dead = incarnation, start.attempt, False
@@ -47,7 +53,7 @@ class SimulatedWorker:
         self._parted_until_s = -math.inf
         self._turn: Turn | None = None  # taken, and not begun before its parameters have come
         self._is_busy = False
-        self.did: list[tuple[str, float, float]] = []  # "compute" or "push", from when to when
+        self._did = did
         self._greeted: Future[Any] | None = None
         self._worker = Worker(job, start, self, self._reach)
         self._network.attach(self.name, self._hear)
@@ -69,6 +75,9 @@ class SimulatedWorker:
         if self._is_dead:
             return
         self._network.detach(self.name, self._hear)
+        if self._is_busy and self._did:
+            what, start_s, end_s = self._did[-1]
+            self._did[-1] = what, start_s, min(end_s, self._network.now_s)
         self._is_dead, self._is_busy = True, True
         self._worker.close()
 
@@ -79,6 +88,10 @@ class SimulatedWorker:
             self._network.call_at(at_s, self.die)
         else:
             self.die()
+
+    def state(self) -> dict[str, Any]:
+        """What it has and servers have not."""
+        return self._worker.work.state()
 
     def freeze(self, until_s: float) -> None:
         """Stand still until then, as after SIGSTOP."""
@@ -103,7 +116,7 @@ class SimulatedWorker:
 
     def send(self, peer: str, message: Message, values: Any = None) -> None:
         if isinstance(message, Pushed):
-            self.did.append(("push", self._ended_s, self._network.now_s))
+            self._did.append(("push", self._ended_s, self._network.now_s))
         self._simulated.send(self.name, peer, message, values)
 
     def receive(self, timeout_s: float) -> Envelope | None:
@@ -135,7 +148,7 @@ class SimulatedWorker:
         self._is_busy = True
         now = self._network.now_s
         end = self._finish(self._turn, now)
-        self.did.append(("compute", now, end))
+        self._did.append(("compute", now, end))
         self._network.call_at(end, self._compute)
 
     def _compute(self) -> None:

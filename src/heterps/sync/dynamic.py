@@ -11,8 +11,9 @@ on_push(p):                                                                     
   (3) p may be granted more    ask the controller for a grant r*, go if r* > 0    r_max        spread
   (4) else                     wait until the lowest clock rises: the lead is within lower + spread again
 
-The paper grants to the fastest worker only, and holds whoever waits until its lead is back at lower. So a worker repays
-all that it was granted, and DSSP has hardly more pushes than SSP(lower). `grant: fastest` and `release: lower` do that.
+The paper grants to the fastest worker only, and holds a waiting worker until its lead is back at lower. So a worker
+repays all that it was granted, and DSSP has hardly more pushes than SSP(lower). `grant: fastest` and `release: lower`
+do that.
 
 The published algorithm has five errors that matter; they are corrected here:
   (a) It ignores the lead when it grants again, so nothing is bounded: here a grant ends at lower + spread.

@@ -85,8 +85,8 @@ def record(policy: Policy, file: Writable, most_inputs: int | None = None) -> No
 def read_trace(path: str | Path, most_bytes: int | None = None) -> tuple[TraceHeader, list[Event]]:
     """Read the header and all whole lines of the trace at `path`; a run that goes on may be writing the last one.
 
-    With `most_bytes`, of a longer trace only the lines in so many bytes at its end. Raises RunError with the line that
-    cannot be read.
+    With `most_bytes`, only the lines in that many bytes at the end of a longer trace. Raises RunError with the line
+    that cannot be read.
     """
     try:
         with open(path, "rb") as file:

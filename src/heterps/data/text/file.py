@@ -181,7 +181,7 @@ def with_named_types(types: Mapping[str, Any], options: Format) -> dict[str, Any
 def parse_rows(
     address: str, rows: TextRows, data: bytes, types: Mapping[str, Any], first_row: int, num_rows: int
 ) -> Any:
-    """Parse a piece of text with so many rows from `first_row` on; raises DataError, which names row and column."""
+    """Parse text that has `num_rows` rows from `first_row` on; raises DataError, which names row and column."""
     try:
         table = rows.parse(data, types)
     except pa.ArrowInvalid as error:

@@ -41,7 +41,7 @@ START_ATTEMPTS = 3
 """How often a Ray of our own is started: on a busy machine it may not be there within the time that it gives itself."""
 KNOCK_S = 10.0
 LOOPBACK = "127.0.0.1"
-MEANING = "whoever reaches a Ray cluster can run any code on its nodes"
+MEANING = "anybody who reaches a Ray cluster can run any code on its nodes"
 
 
 class NoRay(PeerLost):

@@ -22,8 +22,8 @@ from heterps.launch.ray.leaving import Leaving, LeavingNodes
 from heterps.launch.ray.reservations import Reservations, ReservedBundle
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.running_servers import RunningServers
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.keeper import News
-from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.fleet import WorkerLost
 from heterps.training.coordinator.reconfiguration import STOP_S

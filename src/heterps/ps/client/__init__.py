@@ -1,10 +1,11 @@
 """Clients, by which training reaches the tables, in this process or on servers: they push, pull and wait.
 
-local      the protocols (RowClient, Client, JobClient), and tables in this process
+interface  RowClient, Client and JobClient: what training calls
+local      tables in this process
 remote     tables on servers: session (state machine of requests), pump (sockets and threads)
 cache      hot rows near the worker (row_cache), rows asked for ahead
 connect    from addresses to a client          ask   one question, one answer         rebalance   servers join and leave
 keeper     replaces lost servers by their mirrors            counts  bytes by kind, and what was saved
 
-Read first: local.py, then session.py.
+Read first: interface.py, then session.py.
 """

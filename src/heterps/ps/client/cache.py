@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heterps.arrays import FloatArray
-from heterps.ps.client.local import RowClient, done
+from heterps.ps.client.interface import RowClient
+from heterps.ps.client.local import done
 from heterps.ps.client.row_cache import RowCache
 from heterps.ps.keys.dedup import Lookup
 from heterps.ps.protocol.messages import Iteration, Round
@@ -149,7 +150,7 @@ class CachedClient:
             return self._clock - self._bound
 
     def ask_ahead(self, table: str, lookup: Lookup, iterations: int = 0) -> AskedAhead | None:
-        """Ask for rows that are used so many iterations from now; None where they would be too old by then."""
+        """Ask for rows that are used `iterations` from now; None where they would be too old by then."""
         with self._lock:
             oldest = self._clock + iterations - self._bound
             if iterations and self._clock - self._lead < oldest:

@@ -114,7 +114,7 @@ class Frames:
         return self._frames[self.at - 1]
 
     def taken(self, since: int) -> list[memoryview]:
-        """The frames that were taken since so many of them were."""
+        """The frames that were taken after the first `since`."""
         return self._frames[since : self.at]
 
     def end(self) -> None:

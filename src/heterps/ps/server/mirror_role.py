@@ -45,7 +45,7 @@ class MirrorRole:
 
 
 class Lease:
-    """Until when a server with a mirror may serve: for `lease_s` after the last Lead whose answer was heard.
+    """The time until which a server with a mirror may serve: for `lease_s` after the last Lead whose answer was heard.
 
     The keeper lets the mirror take over when it has heard nothing for as long. It counts from when it
     heard the answer, which is later: so the lease has ended by then, whatever was lost on the way.

@@ -29,9 +29,9 @@ Outgoing = list[tuple[str, list[Frame]]]
 Changed = tuple[Op, list[Frame]]
 """An op that was run, and its frames."""
 MAX_SENT, MAX_SENT_BYTES = 32, 64 * 2**20
-"""So much is on its way at a time: less than a channel holds for a peer."""
+"""Most ops, and bytes of them, that are on their way at a time: less than a channel holds for a peer."""
 MAX_LOG_BYTES = 512 * 2**20
-"""Beyond this answers wait, although the mirror is not there yet."""
+"""When the log is larger than this, answers wait, although the mirror is not there yet."""
 RESEND_S = 1.0
 
 

@@ -49,8 +49,8 @@ Task = tuple[Work, list[Frame]]
 HOLD_S = 60.0
 """A request whose predecessor does not come is dropped after this: its worker has given up long before."""
 DRAIN_S = 300.0
-"""After Prepare no round begins for this long: longer than any worker's deadline, so that an aborted rebalance cannot
-block for ever."""
+"""After Prepare, new rounds are refused for this long. It is longer than any worker's deadline, so that an aborted
+rebalance cannot block for ever."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from heterps.arrays import KeyArray
 from heterps.ps.table.usage import ages_of
 
 MAX_KEYS = 1 << 20
-"""A log holds up to so many keys, 8 MB, twice: of rows that went, and of rows that changed and are on disk."""
+"""Largest number of keys in a log, 8 MB. There are two: of rows that went, and of rows on disk that changed."""
 
 
 Reader = Literal["followers", "checkpoints"]

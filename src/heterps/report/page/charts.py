@@ -136,7 +136,7 @@ def _spot_style(i: int) -> int:
 
 
 def _thin_points(points: Sequence[Point]) -> list[Point]:
-    """At most about MAX_POINTS points: means of neighbours, at the place of the last of them; the end is kept."""
+    """Thin to MAX_POINTS points or so: means of neighbours, at the place of the last of them; the end is kept."""
     group = math.ceil(len(points) / MAX_POINTS)
     if group == 1:
         return list(points)
@@ -284,7 +284,7 @@ def share_legend() -> Markup:
 
 
 def thin(spans: Sequence[Span]) -> list[Span]:
-    """At most MAX_POINTS spans: neighbours become one, with the mean of their shares by samples."""
+    """Return at most MAX_POINTS spans: neighbours become one, with the mean of their shares by samples."""
     size = math.ceil(len(spans) / MAX_POINTS)
     if size <= 1:
         return list(spans)

@@ -65,7 +65,7 @@ def show_policies(console: Console, results: Sequence[SimResult]) -> None:
 
 
 def make_groups(workers: Sequence[WorkerResult], most: int = MOST_ROWS) -> list[WorkerGroup]:
-    """At most `most` groups: one per worker, else one per run of neighbours of equal speed, else equally large ones."""
+    """Return `most` groups or fewer: one per worker, or per run of neighbours of equal speed, or equally large ones."""
     if len(workers) <= most:
         return [WorkerGroup((worker,)) for worker in workers]
     groups = [WorkerGroup(tuple(some)) for _, some in groupby(workers, lambda worker: worker.seconds)]

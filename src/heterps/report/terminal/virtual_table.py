@@ -14,8 +14,10 @@ from heterps.sim.compare import VariantComparison, VariantSummary
 NEVER = "never"
 
 
-def show_comparison(console: Console, comparison: VariantComparison, advice: Sequence[str] = ()) -> None:
-    """Prints one row per policy, with a tick where the target is reached soonest, and the advice."""
+def show_comparison(
+    console: Console, comparison: VariantComparison, advice: Sequence[str] = (), notes: Sequence[str] = ()
+) -> None:
+    """Prints one row per policy, with a tick where the target is reached soonest, the advice, and notes."""
     soonest = cells(comparison.soonest, comparison)[0] if comparison.soonest else None
     console.print(figures_table(heads(comparison), [cells(row, comparison) for row in comparison.rows], soonest))
     console.print(meaning(comparison), style="dim", markup=False)
@@ -26,7 +28,7 @@ def show_comparison(console: Console, comparison: VariantComparison, advice: Seq
             console.print(f"{row.label} diverged: {row.failed}", markup=False)
     if advice:
         console.print()
-    for sentence in advice:
+    for sentence in (*advice, *notes):
         console.print(sentence, markup=False)
 
 

@@ -64,7 +64,7 @@ class Accounting:
         self._views.follow(layout)
 
     def pushed(self, message: Pushed, seconds: float) -> None:
-        """Take note of a push that came after so many seconds of training."""
+        """Take note of a push that came after `seconds` of training."""
         self._views.pushed(message)
         self._on_pushed(message, seconds)
         self._read |= {counts.row_group: counts for counts in message.read}

@@ -191,7 +191,7 @@ class CoordinatorCore:
         return self._go_on()
 
     def follow(self, every_s: float, now: float) -> list[Effect]:
-        """Make a version of the model every so many seconds, for a program that uses it while it trains."""
+        """Make a version of the model every `every_s` seconds, for a program that uses it while it trains."""
         self._pass_to(now)
         self.following.ask(every_s, self._now)
         return self._go_on()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heterps.training.coordinator.fleet import Fleet
 
 HEAR_S = 1.0
-"""For others to say what they have met, once somebody says that a peer is lost."""
+"""Seconds that others have to say what they have met, once somebody says that a peer is lost."""
 POLL_S = 0.05
 
 

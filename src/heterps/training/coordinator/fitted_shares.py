@@ -7,7 +7,7 @@
 [2] where the slowest takes much longer than the mean, shares are made anew, to be followed from the next cut on
 [3] the next window is twice as long, up to a limit: speeds that last are found soon, and cuts become rare
 
-The gradient of a round is that of the mean over its samples, whoever computes them, so shares change no result.
+The gradient of a round is that of the mean over its samples, wherever they are computed, so shares change no result.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from heterps.errors import HeterpsError
+from heterps.ps.client.interface import JobClient
 from heterps.ps.client.keeper import News
-from heterps.ps.client.local import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import PeerDied
 from heterps.training.coordinator.journal import ServerPlace

@@ -13,8 +13,8 @@ import math
 LEASE_S = 15.0
 """Who does not ask again within this time follows no longer."""
 PAUSE = 4.0
-"""The next version is due no sooner than so many times the seconds that the last one took, after it: most of the time
-is for training, however large a model is."""
+"""Seconds to wait after a version, as times those that it took: most of the time is for training, however large a model
+is."""
 
 
 class Following:

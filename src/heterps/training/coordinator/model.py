@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from heterps.checkpoint import Snapshot
 from heterps.nn import bind_tables
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.table.changes import Reader
 from heterps.training.model.buffers import load_buffers, model_buffers
 from heterps.training.model.objectives import Objectives

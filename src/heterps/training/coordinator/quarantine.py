@@ -4,8 +4,8 @@
                                         [2] the model as it is says which of them have no finite output or loss
                                         [3] a line for each of these; for all, where no single one can be told
 
-It is the coordinator's, who knows of every batch, whoever computed it. A row that the file has already, as after a
-resume, is not written again.
+The coordinator writes it, because it knows of every batch. A row that the file has already, as after a resume, is not
+written again.
 """
 
 from __future__ import annotations

@@ -30,11 +30,11 @@ from heterps.training.run.commands import CommandReply, Replan, Scale
 from heterps.training.worker.stage_work import WorkerStart
 
 START_S = 240.0
-"""For workers to import what they need, compile kernels that no run has compiled yet, and make the model."""
+"""Seconds in which workers import what they need, compile kernels that no run has compiled yet, and make the model."""
 GIVEN_UP_S = 1.0
-"""For a worker of a change that was given up to leave: the job waits for it."""
+"""Seconds that a worker of a change that was given up has to leave: the job waits for it."""
 STOP_S = 10.0
-"""For a worker to leave in peace."""
+"""Seconds that a worker has to end by itself."""
 
 
 class StartWorkers(NamedTuple):
@@ -44,7 +44,7 @@ class StartWorkers(NamedTuple):
 
 
 class StopWorker(NamedTuple):
-    """An effect: a worker was told to stop; wait until it is gone, by force after so long."""
+    """An effect: a worker was told to stop; wait until it is gone, by force after `deadline_s`."""
 
     worker: str
     deadline_s: float = STOP_S

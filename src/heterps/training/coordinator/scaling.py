@@ -117,7 +117,7 @@ def _staleness_warning(layout: Layout) -> str | None:
         return None
     through = f"{len(layout.stages)} stages" if len(layout.stages) > 1 else f"{workers} workers"
     return (
-        f"{layout.num_lanes} lanes through {through}: so many batches are under way at once, and a gradient is about "
+        f"{layout.num_lanes} lanes through {through}: this many batches are under way at once, and a gradient is about "
         f"{layout.num_lanes - 1} updates old when it is applied. If quality suffers, use a smaller learning rate, or "
         f"fewer lanes (workers.lanes, at least {workers})"
     )

@@ -51,7 +51,7 @@ class StageStats:
         self._layout = layout
 
     def begin(self, seconds: float, usd: float) -> None:
-        """Start counting, so many seconds into the run."""
+        """Start counting, `seconds` into the run."""
         self._whole = self._interval = self._recent[0] = _Mark(seconds)
         self._priced_s = seconds
         self._usd = usd
@@ -67,7 +67,7 @@ class StageStats:
         self._stale += step.staleness
 
     def paid(self, seconds: float, usd_per_hour: float) -> float:
-        """Return the USD until now; units cost this much since the last call, so many seconds into the run."""
+        """Return the USD until now; units cost `usd_per_hour` since the last call, now `seconds` into the run."""
         self._usd += (seconds - self._priced_s) * usd_per_hour / 3600
         self._priced_s = seconds
         return self._usd

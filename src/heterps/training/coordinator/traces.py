@@ -45,7 +45,7 @@ class Traces:
         record(policy, self._open("stage-" + "-".join(str(stage + 1) for stage in group)), MOST_INPUTS)
 
     def pushed(self, message: Pushed, seconds: float) -> None:
-        """Write down what a worker did before its push, which came after so many seconds of training."""
+        """Write down what a worker did before its push, which came after `seconds` of training."""
         if (spans := message.spans) is None or self._num_lines >= MOST_INPUTS:
             return
         if self._workers is None:
@@ -76,7 +76,7 @@ class _WorkerClock:
         self._offset, self._heard_s, self._end = float("inf"), 0.0, 0.0
 
     def heard(self, sent_s: float, seconds: float) -> None:
-        """A message that was sent at `sent_s` by the worker's clock came after so many seconds of training."""
+        """A message that was sent at `sent_s` by the worker's clock came after `seconds` of training."""
         drifted = self._offset + MOST_DRIFT * max(seconds - self._heard_s, 0.0)
         self._offset, self._heard_s = min(drifted, seconds - sent_s / self._scale), seconds
 

@@ -18,7 +18,7 @@ from heterps.arrays import FloatArray
 from heterps.config import Clip
 from heterps.errors import PeerLost
 from heterps.lookups import RowGradients
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.norms import square_sum, square_sum_by_key
 from heterps.training.protocol.layout import Layout

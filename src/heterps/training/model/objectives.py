@@ -240,7 +240,7 @@ def _own_loss(own: Callable[..., Any], output: Output, label: Any, weight: Tenso
 
 
 def _takes(method: Callable[..., Any], number: int) -> bool:
-    """Whether the method can be called with so many arguments."""
+    """Whether the method can be called with this number of arguments."""
     try:
         inspect.signature(method).bind(*range(number))
     except TypeError:

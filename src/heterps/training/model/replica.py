@@ -37,7 +37,7 @@ from heterps.model.build import ONE_AT_A_TIME
 from heterps.model.stages import StageModule, StageRun, Values
 from heterps.model.trace import Trace
 from heterps.nn import embeddings
-from heterps.ps.client.local import RowClient
+from heterps.ps.client.interface import RowClient
 from heterps.training.model.buffers import load_buffers, model_buffers, stage_buffers
 from heterps.training.model.device import Device, open_device
 from heterps.training.model.errors import GradientCheck, first_bad_parameter, own_code

@@ -33,7 +33,7 @@ from heterps.devices import Precision
 from heterps.lookups import PreparedSlots, RowGradients, TableKeys, joined_gradients, slice_slots
 from heterps.model.stages import StageModule, Values, leaves
 from heterps.model.trace import Trace
-from heterps.ps.client.local import RowClient
+from heterps.ps.client.interface import RowClient
 from heterps.training.model.device import Device
 from heterps.training.model.errors import GradientCheck
 from heterps.training.model.objectives import Objectives, is_mean_over_samples

@@ -10,7 +10,7 @@ import numpy as np
 
 from heterps.arrays import KeyArray
 from heterps.checkpoint import TableRows, TableStream
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.row_files import RowFileInfo, RowFiles, VersionRange
 from heterps.ps.protocol.specs import TableSpec
 from heterps.ps.table.finite import finite_parts

@@ -29,7 +29,7 @@ from heterps.checkpoint.stream import WEIGHTS
 from heterps.config import Always, Eviction, Tables
 from heterps.errors import NotFinite
 from heterps.nn import weights
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.table.finite import first_not_finite
 from heterps.ps.table.metadata import TableCounters

@@ -33,7 +33,8 @@ from heterps.model.stages import split
 from heterps.model.trace import one_layer
 from heterps.nn import bind_tables, model_tables
 from heterps.ps.client.cache import MEMORY_BYTES, CacheCounts, CachedClient
-from heterps.ps.client.local import JobClient, RowClient, in_process
+from heterps.ps.client.interface import JobClient, RowClient
+from heterps.ps.client.local import in_process
 from heterps.ps.client.row_cache import least_bytes
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients
@@ -227,7 +228,7 @@ class Trainer(ModelOnTables):
 
 
 def check_cache(cache_bytes: int, tables: TableSpecs) -> None:
-    """Raises ConfigError where copies of so many bytes would hold too few rows."""
+    """Raises ConfigError where copies of this size would hold too few rows."""
     needed = max((least_bytes(spec.dim) for spec in tables.sparse), default=0)
     if cache_bytes < needed:
         raise ConfigError(

@@ -43,7 +43,7 @@ from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.pacing import Clock
 
 ALLOWANCE = 3.0
-"""Of this machine's work for a batch over computing alone: reading, messages and servers are the rest."""
+"""This machine's work for a batch, as times computing alone: reading, messages and servers are the rest."""
 
 BUSY = 0.5
 """The part of the emulated time that this machine may be busy: more, and slow moments would show."""
@@ -95,7 +95,7 @@ def least_scale(job: Job, layout: Layout, tau_s: float) -> float:
 
 
 def needed_scale(real_batch_s: float, tau_s: float, num_cores: int, fewest_workers: int = 1) -> float:
-    """The least scale, in two digits, at which a machine of so many cores keeps up, at most half busy.
+    """The least scale, in two digits, at which a machine with this number of cores keeps up, at most half busy.
 
     real_batch_s    what one core computes for a batch; all the work of a batch is ALLOWANCE times as much
     tau_s           emulated seconds between two batches

@@ -21,8 +21,8 @@ from heterps.config.policy_words import parse_policy
 from heterps.planning.plan import Plan
 
 MIN_MICRO_BATCHES = 4
-"""For each stage of a pipeline, and for each of its workers, in BSP: the shares of a batch that fill and drain it are
-then small."""
+"""Micro-batches of a batch in BSP for each stage of a pipeline, and for each of its workers: the shares of a batch that
+fill and drain it are then small."""
 
 Count = Annotated[int, Meta(ge=0, lt=2**53)]
 
@@ -46,7 +46,7 @@ class Layout(Struct, frozen=True):
     in_rounds: bool = True
     """Whether all lanes share each batch and push once for it, or each has batches of its own."""
     shares: tuple[Count, ...] = ()
-    """In rounds, the samples of each lane as parts of their sum; empty: all lanes have as many."""
+    """The samples of each lane in rounds, as parts of their sum; empty: all lanes have as many."""
 
     def __str__(self) -> str:
         counts = " + ".join(f"{len(stage.workers)} {stage.resource}" for stage in self.stages)
@@ -143,7 +143,7 @@ def _planned_lanes(plan: Plan, *, in_rounds: bool, batch_size: int) -> int | Non
 def enough_lanes(counts: Sequence[int], *, in_rounds: bool, batch_size: int) -> int:
     """Return a number of lanes that keeps the workers of all stages busy.
 
-    In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has so many samples.
+    In rounds each worker of a stage gets equally many, and in a pipeline several, if a batch has enough samples.
     Without rounds there is a batch for every worker, so one lane a worker in one stage: each further lane would make
     gradients older by an update. In a pipeline the number is rounded up so that the workers of the largest stage have
     equally many, for a lane that shares its worker with more than others do would be slower, and SSP and DSSP let

@@ -176,7 +176,7 @@ class Pushed(Struct, frozen=True, tag="pushed"):
 
 
 class NoBatch(Struct, frozen=True, tag="no_batch"):
-    """The epoch of a Go has only so many batches."""
+    """The epoch of a Go has only `num_batches` batches."""
 
     worker: Name
     lane: Lane

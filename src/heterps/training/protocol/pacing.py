@@ -1,4 +1,4 @@
-"""The pace of emulated units: whoever computes for one does so for real, then waits until the unit's time is over.
+"""The pace of emulated units: a worker computes for one for real, then waits until the unit's time is over.
 
     queued  |--op 1--|--op 2--|--op 3--|            what a unit does to one operation after another:
     real    [compute.wait..]                        [1] it starts when it is there and the unit is free

@@ -17,7 +17,7 @@ class AskStatus(Struct, frozen=True, tag="ask_status"):
 
 
 class Scale(Struct, frozen=True, tag="scale"):
-    """Run stage `stage`, from 0 on, with so many workers."""
+    """Run stage `stage`, from 0 on, with `count` workers."""
 
     stage: Annotated[int, Meta(ge=0, lt=2**53)]
     count: Annotated[int, Meta(ge=1, lt=2**15)]
@@ -31,7 +31,7 @@ class Replan(Struct, frozen=True, tag="replan"):
 
 
 class Follow(Struct, frozen=True, tag="follow"):
-    """Write a version of the model every so many seconds, into the run's stream; for a while, so ask again in time."""
+    """Write a version of the model every `every_s`, into the run's stream; for a while, so ask again in time."""
 
     every_s: Annotated[float, Meta(gt=0, le=MAX_EVERY_S)]
 

@@ -44,10 +44,10 @@ class Observer:
         """Something went wrong that training survives."""
 
     def validating(self, samples: int) -> None:
-        """The model is being validated with so many samples; the next line of metrics.jsonl has the result."""
+        """The model is being validated with this number of samples; the next line of metrics.jsonl has the result."""
 
     def evaluating(self, samples: int) -> None:
-        """The test set, of so many samples, is being evaluated."""
+        """The test set, with this number of samples, is being evaluated."""
 
     def finished(self, summary: dict[str, Any]) -> None:
         """The run has ended, and this is its summary.json. A run that raises an error does not come here."""

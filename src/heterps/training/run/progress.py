@@ -242,7 +242,7 @@ class RunProgress:
         }
 
     def restore(self, samples: int, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` gave when there were so many samples."""
+        """Go on from what `state` gave after `samples` samples."""
         self.samples = samples
         self.seconds = state["seconds"]
         self.restarts = state["restarts"]

@@ -42,7 +42,7 @@ class Skips:
         self.interval_samples += num_samples
 
     def check(self, why: str) -> None:
-        """Raise NotFinite where so many batches were skipped that it is not a matter of single rows.
+        """Raise NotFinite where too many batches were skipped for it to be a matter of single rows.
 
         why  a sentence about the last one
         """

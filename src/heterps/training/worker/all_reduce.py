@@ -43,10 +43,10 @@ Backend = Literal["gloo", "nccl"]
 DEVICES: dict[str, str] = {"gloo": "cpu", "nccl": "cuda"}
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY_S = 0.005
-"""Between looks at the store, while the group meets."""
+"""Seconds between looks at the store, while the group meets."""
 LOOK_EVERY_NCCL_S = 0.0001
 WAIT_S = 0.2
-"""Of a wait for a sum: signals are heeded in between."""
+"""Seconds of one wait for a sum: signals are handled between two of them."""
 
 
 class AllReduce:

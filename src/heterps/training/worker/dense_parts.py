@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import torch
 
 from heterps.arrays import FloatArray
-from heterps.ps.client.local import Client, done
+from heterps.ps.client.interface import Client
+from heterps.ps.client.local import done
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.ps.table.dense import DenseTable

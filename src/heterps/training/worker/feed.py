@@ -28,7 +28,7 @@ from heterps.training.worker.core import LABEL
 
 
 class LanePieces(NamedTuple):
-    """A batch of so many samples: the values of each lane of a worker; None for one that has no samples of it."""
+    """A batch: its number of samples, and the values of each lane of a worker; None for a lane that has none."""
 
     num_samples: int
     values: Mapping[int, dict[str, Any] | None]

@@ -17,7 +17,7 @@ import numpy as np
 
 from heterps.arrays import FloatArray
 from heterps.lookups import RowGradients
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.keys.dedup import make_lookup
 from heterps.ps.protocol.messages import Iteration, Round
 from heterps.training.protocol.layout import Layout

@@ -31,7 +31,7 @@ from heterps.model.stages import split
 from heterps.model.trace import trace_or_whole
 from heterps.ps.client.cache import CachedClient
 from heterps.ps.client.counts import ClientCounts, row_bytes
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.model.clipping import clip_gradients, clipped_by_servers
 from heterps.training.model.device import open_device
@@ -368,6 +368,6 @@ class StageWork:
         return self._dense
 
     def _seed(self, turn: Turn) -> int:
-        """The seed of what layers draw: the same in every run, whoever computes it. Iterations begin anew when a run
-        is resumed, samples go on."""
+        """The seed of what layers draw: the same in every run, on any worker. Iterations begin anew when a run is
+        resumed, samples go on."""
         return hash((self._job.seed, turn.samples, turn.lane, self._start.stage)) % 2**63

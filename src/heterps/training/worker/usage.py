@@ -22,7 +22,7 @@ from heterps.training.protocol.messages import Spans, Usage
 LEAST_S = 20e-6
 """A span that is shorter counts for the one before it: nobody could see it."""
 MOST_SPANS = 256
-"""So many spans are kept between two pushes; what comes after them is left out, so that no message grows large."""
+"""Largest number of spans between two pushes; what comes after them is left out, so that no message grows large."""
 
 
 class Meter:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
-from heterps.ps.client.local import JobClient
+from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.coordinator.failures import kind_and_text
 from heterps.training.protocol.messages import (
@@ -135,7 +135,7 @@ class Worker:
         self._pushes = Pushes(self._tell)
 
     def take_in(self, timeout_s: float = 0.0) -> bool:
-        """Handle all messages that have come, the first within so many seconds; False where none has."""
+        """Handle all messages that have come, the first within `timeout_s`; False where none has."""
         is_any = False
         while (envelope := self._mailbox.receive(0.0 if is_any else timeout_s)) is not None:
             self._perform(self.core.handle(envelope.message, envelope.values))
