@@ -140,6 +140,33 @@ def test_a_run_is_followed_to_its_end_and_what_its_reader_did_stays(place: Path)
         assert job.wait(60) == 0
 
 
+def test_ten_pages_of_a_browser_follow_a_run_to_its_end_and_each_can_change_it(place: Path) -> None:
+    text = (place / "job.yaml").read_text()
+    (place / "job.yaml").write_text(text.replace("batch_size: 16", "batch_size: 16\n  epochs: 1000000"))
+    words = ("train", "job.yaml", "--run", "runs/live", "--launcher", "local", "--workers", "1")
+    with started(*words, cwd=place) as job, ui(place) as client, browser() as found:
+        wait_for(job, " samples ")
+        assert job.stdout is not None
+        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
+        url = str(client.base_url.join("run/live/"))
+        with page_of(found, url) as (first, _):
+            pages = [first, *(first.context.new_page() for _ in range(9))]  # more than connections to a host
+            for page in pages[1:]:
+                page.goto(url)
+            for page in pages:
+                page.get_by_role("heading", name="Now: ").wait_for()
+            seventh = pages[6]
+            seventh.on("dialog", lambda dialog: dialog.accept())
+            seventh.get_by_role("spinbutton", name="Workers").fill("2")
+            seventh.get_by_role("button", name="Scale").click()
+            seventh.get_by_text("stage 1 from 1 to 2 workers").first.wait_for()
+            seventh.get_by_role("button", name="Stop and save").click()
+            for page in pages:
+                page.get_by_text("The job has ended.").wait_for()
+                page.get_by_text("stopped by SIGINT").first.wait_for()
+        assert job.wait(60) == 130
+
+
 def test_a_page_of_another_server_on_this_machine_learns_and_changes_nothing(place: Path) -> None:
     ask = """async ([url, asked]) => {
         try { return await (await fetch(url, asked)).text(); } catch { return "nothing"; }

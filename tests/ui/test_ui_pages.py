@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import httpx
@@ -283,6 +284,33 @@ def test_a_page_is_told_each_second_how_the_job_stands_and_at_once_that_it_has_e
     assert all(text.startswith("event: now\ndata: <section") and "\nid:" not in text for text in told)
     assert len(told[0]) < len(look.event) / 5
     assert watched.look() is look, "the whole page is not made anew so soon"
+    assert watched.news(look.digest) == watch.RETRY + watched.glance().event
+    assert watched.news("") == watch.RETRY + look.event, "a page that has seen nothing gets the whole"
     status["samples"], now_s = 9000, now_s + watch.EVERY_S
-    assert not watched.glance().is_running
+    watched.refresh()
     assert not watched.look().is_running
+    assert watched.news(look.digest) == watch.RETRY + watched.look().event + watch.END
+    assert watched.news(watched.look().digest) == watch.RETRY + watch.END, "what was seen is not sent again"
+
+
+def test_a_job_that_is_busy_keeps_no_page_waiting(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heterps.ui import app, watch
+
+    answers, asked = threading.Event(), []
+
+    def refresh(watched: watch.Watched) -> None:
+        asked.append(watched.name)
+        answers.wait(60)
+
+    monkeypatch.setattr(app, "HELD_S", 0.01)
+    monkeypatch.setattr(watch.Watched, "refresh", refresh)
+
+    async def ask() -> list[str]:
+        transport = httpx.ASGITransport(make_app(runs, TOKEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            told = await asyncio.gather(*(client.get(f"/{TOKEN}/run/first/events") for _ in range(20)))
+            answers.set()
+        return [answer.text for answer in told]
+
+    assert asyncio.run(ask()) == 20 * [watch.RETRY.decode()]
+    assert asked == ["first"], "one thread waits for it, however many pages ask"

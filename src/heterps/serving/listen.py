@@ -130,17 +130,14 @@ def run_app(
     ready: Callable[[], None],
     stop_s: float,
     max_connections: int | None = None,
-    ending: Callable[[Callable[[], bool]], None] = lambda _: None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return its number. Requests under way have `stop_s` to be answered.
 
     ready            is called once requests are taken
     max_connections  while there are as many, every request is refused with 503; None: there is no limit
-    ending           is given a function that tells whether a signal has come, for answers that would never end
     """
     server = _Server(_config(app, stop_s, max_connections))
     server.ready = ready
-    ending(lambda: server.should_exit)
     server.run(sockets=[opened])
     return server.received
 

@@ -7,7 +7,7 @@ import hmac
 import ipaddress
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -22,7 +22,6 @@ from starlette.responses import (
     PlainTextResponse,
     RedirectResponse,
     Response,
-    StreamingResponse,
 )
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,13 +35,13 @@ from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
-from heterps.ui.watch import EVERY_S, Watched, facts
+from heterps.ui.watch import Watched, facts
 from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis
 
 MOST_COMPARED = 8
 MOST_BODY = 65_536
-STILL_S = 15.0
-"""Seconds without a change after which an empty line keeps a stream open."""
+HELD_S = 0.5
+"""Longest time that a page waits for what has changed; a job that is busy is asked about at the next time."""
 LISTEN_S = 0.1
 """Seconds between two looks whether somebody still waits for an answer that takes long."""
 HEADERS = {
@@ -54,14 +53,12 @@ HEADERS = {
 }
 
 
-def make_app(
-    folder: Path, token: str, is_ending: Callable[[], bool] = lambda: False, *, is_local: bool = True
-) -> ASGIApp:
-    """Return the application over the runs in `folder`. Streams of changes end once `is_ending`.
+def make_app(folder: Path, token: str, *, is_local: bool = True) -> ASGIApp:
+    """Return the application over the runs in `folder`.
 
     Where it `is_local`, on loopback, it answers to no other name of this machine than its numbers and localhost.
     """
-    pages = _Pages(folder, is_ending)
+    pages = _Pages(folder)
     app = Starlette(
         routes=[
             Route("/", pages.list),
@@ -120,10 +117,11 @@ class _Gate:
 
 
 class _Pages:
-    def __init__(self, folder: Path, is_ending: Callable[[], bool]) -> None:
-        self._folder, self._is_ending = folder, is_ending
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._runs = RunList(folder)
         self._watched: dict[str, Watched] = {}
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
 
     async def list(self, request: Request) -> Response:
         search = request.query_params.get("q", "")
@@ -138,35 +136,19 @@ class _Pages:
         return HTMLResponse(page)
 
     async def events(self, request: Request) -> Response:
-        watched = await self._find(request)
-        seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
-        return StreamingResponse(self._changes(watched, seen), media_type="text/event-stream")
+        """What has changed since the event that the page saw last. The page asks again a second later.
 
-    async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[bytes]:
-        still_s, told = 0.0, b""
-        while not self._is_ending():
-            look = watched.recent
-            if look is None:
-                look = await asyncio.to_thread(watched.look)
-            if look.digest != seen:
-                seen, still_s = look.digest, 0.0
-                yield look.event
-            elif look.is_running:
-                glance = watched.recent_glance
-                if glance is None:
-                    glance = await asyncio.to_thread(watched.glance)
-                if not glance.is_running:
-                    continue  # the next look is at a run that is over
-                if glance.event != told:
-                    told, still_s = glance.event, 0.0
-                    yield told
-            if not look.is_running:
-                yield b"event: end\ndata: ended\n\n"
-                return
-            await asyncio.sleep(EVERY_S)
-            if (still_s := still_s + EVERY_S) >= STILL_S:
-                still_s = 0.0
-                yield b":\n\n"
+        No answer stays open: a browser has six connections to a host for all its windows, and one more page that held
+        one would leave none to a click.
+        """
+        watched = await self._find(request)
+        refreshing = self._refreshing.get(watched.name)
+        if refreshing is None or refreshing.done():  # one thread looks, however many pages ask
+            refreshing = self._refreshing[watched.name] = asyncio.create_task(asyncio.to_thread(watched.refresh))
+        if (await asyncio.wait({refreshing}, timeout=HELD_S))[0]:
+            refreshing.result()
+        seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
+        return Response(watched.news(seen), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:
         watched = await self._find(request)

@@ -24,17 +24,29 @@ function keepReader(change) {
   if (reached >= 0) live.querySelectorAll(REACHED)[reached]?.focus({ preventScroll: true });
 }
 
+// A stream ends with what was new, and the browser asks again a second later: no page holds one of the six connections
+// that a browser has for all windows of a host. So a stream is lost only if it ends before it has begun.
 if (live && live.dataset.events) {
   const events = new EventSource(live.dataset.events + "?seen=" + encodeURIComponent(live.dataset.digest));
-  const back = () => { if (said.dataset.lost) { say(""); delete said.dataset.lost; } };
-  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); back(); });
+  let hasBegun = false, isLost = false;
+  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); });
   events.addEventListener("now", (event) => {
     const part = live.querySelector(".now");
     if (part) keepReader(() => { part.outerHTML = event.data; });
-    back();
   });
   events.addEventListener("end", () => { events.close(); document.getElementById("actions")?.remove(); say("The job has ended."); });
-  events.addEventListener("error", () => { said.dataset.lost = "yes"; say("No connection: trying again."); });
+  events.addEventListener("open", () => {
+    hasBegun = true;
+    if (isLost) say("");
+    isLost = false;
+  });
+  events.addEventListener("error", () => {
+    if (!hasBegun) {
+      isLost = true;
+      say(events.readyState === EventSource.CLOSED ? "This run is not shown here any more." : "No connection: trying again.");
+    }
+    hasBegun = false;
+  });
 }
 
 for (const form of document.querySelectorAll("form[data-action]")) {
