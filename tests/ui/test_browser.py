@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,13 +57,11 @@ def runs(place: Path) -> Path:
         assert done.returncode == 0, done.stderr
     job = place / "runs/inline/job.yaml"
     job.write_text(
-        job.read_text()
-        .replace("profile: null", f"profile: {place}/profile.json")
-        .replace("batch_size: 16", f"batch_size: {PROFILE['batch_size']}")
-        .replace("cluster:", "was:", 1)
+        job.read_text().replace("batch_size: 16", f"batch_size: {PROFILE['batch_size']}").replace("cluster:", "was:", 1)
     )
     text = job.read_text()
     job.write_text(text[: text.index("was:")] + f"cluster: {place}/cluster.yaml\n" + _after(text, "was:"))
+    shutil.copy(place / "profile.json", place / "runs/inline")
     plan = planning.plan(
         load_profile(place / "profile.json"), load_cluster(place / "cluster.yaml"), throughput=20_000, samples=1e9
     )

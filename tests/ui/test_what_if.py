@@ -54,14 +54,15 @@ def with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A run whose job has a profile, and one whose job has none."""
+    """A run with a profile, and one whose model could not be profiled."""
     for name in ("known", "unknown"):
         shutil.copytree(RECORDED, tmp_path / "runs" / name)
     folder = tmp_path / "runs/known"
-    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    for place in (tmp_path, folder):
+        (place / "profile.json").write_text(json.dumps(PROFILE))
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     with (folder / "job.yaml").open("a") as file:
-        file.write(f"profile: {tmp_path}/profile.json\ncluster: {tmp_path}/cluster.yaml\n")
+        file.write(f"cluster: {tmp_path}/cluster.yaml\n")
     plan = planning.plan(*given(tmp_path), throughput=FLOOR, samples=SAMPLES)
     plan.model_copy(update={"throughput": FLOOR}).write(folder / "plan.json")
     return tmp_path / "runs"
@@ -204,9 +205,29 @@ def test_a_run_without_a_profile_has_no_such_page(runs: Path) -> None:
     assert "what-if" not in get(runs, "/run/unknown/").text
     answer = get(runs, "/run/unknown/what-if")
     assert answer.status_code == 409
-    assert "names no profile" in answer.json()["error"]
-    (runs.parent / "profile.json").unlink()
-    assert "profile.json" in ask(runs)["error"]
+    assert "the run has no profile" in answer.json()["error"]
+    (runs / "known/profile.json").write_text("{")
+    assert "known/profile.json" in ask(runs)["error"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["own", "named"])
+def test_every_run_has_such_a_page_wherever_the_pages_are_served_from(tiny_job: Path, *, named: bool) -> None:
+    """A job that names no profile, and one whose path to it is relative to where it was trained."""
+    from command import heterps
+
+    folder = tiny_job.parent
+    if named:
+        done = heterps("profile", "job.yaml", "--out", "made.json", "--budget", "0.2", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        tiny_job.write_text(f"{tiny_job.read_text()}profile: made.json\n")
+    done = heterps("train", "job.yaml", "--run", "runs/known", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert 'href="what-if"' in get(folder / "runs", "/run/known/").text
+    basis = read_basis(folder / "runs/known")
+    lacking = {name for name in basis.cluster.resources if basis.profile.source(basis.cluster, name) is None}
+    assert all(basis.fields[f"limit.{name}"] == "0" for name in lacking)
+    for changed in ({"throughput": "10"}, {"throughput": "10", "price__cpu": "7"}):
+        assert "<h2>Bill</h2>" in ask(folder / "runs", **changed).get("html", ""), "there is a plan"
 
 
 def test_machines_have_fields_and_blank_ones_stay_unlimited() -> None:
@@ -231,7 +252,7 @@ def test_machines_have_fields_and_blank_ones_stay_unlimited() -> None:
 def test_names_with_html_are_shown_as_text(runs: Path) -> None:
     (runs / "known").rename(runs / BAD)
     named = json.dumps(PROFILE).replace('"fc1"', json.dumps(BAD)).replace('"v100"', json.dumps(BAD))
-    (runs.parent / "profile.json").write_text(named)
+    (runs / BAD / "profile.json").write_text(named)
     (runs.parent / "cluster.yaml").write_text(CLUSTER.replace("v100:", f'"{BAD}":'))
     page = get(runs, f"/run/{BAD}/what-if", params={"price.cpu": "0.05", "sync": BAD}).text
     parts = [get(runs, f"/run/{BAD}/what-if/{part}").json()["html"] for part in ("plan", "next", "frontier")]

@@ -33,6 +33,7 @@ from heterps.report.page.templates import asset
 from heterps.report.page.what_if import render_what_if
 from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
+from heterps.training.run.folder import PROFILE
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
 from heterps.ui.watch import Watched, facts
@@ -132,7 +133,10 @@ class _Pages:
         watched = await self._find(request)
         look = await asyncio.to_thread(watched.look)
         job = _job(watched.folder)
-        page = render_watched(watched.name, look.html, look.digest, look.status, job, is_running=look.is_running)
+        has_profile = (watched.folder / PROFILE).is_file()
+        page = render_watched(
+            watched.name, look.html, look.digest, look.status, job, is_running=look.is_running, has_profile=has_profile
+        )
         return HTMLResponse(page)
 
     async def events(self, request: Request) -> Response:

@@ -62,9 +62,16 @@ def render_list(folder: str, lines: Sequence[Line], search: str) -> str:
 
 
 def render_watched(
-    name: str, body: str, digest: str, status: Mapping[str, Any] | None, job: Job | None, *, is_running: bool
+    name: str,
+    body: str,
+    digest: str,
+    status: Mapping[str, Any] | None,
+    job: Job | None,
+    *,
+    is_running: bool,
+    has_profile: bool,
 ) -> str:
-    """The page around the body of a run, with what may be asked of its job."""
+    """The page around the body of a run, with what may be asked of its job, and of the planner if it has a profile."""
     stages = [] if status is None else status.get("stages") or []
     can_replan = job is not None and job.profile is not None and job.has_workers
     resources = job.cluster.resources.items() if job is not None and can_replan else ()
@@ -75,7 +82,7 @@ def render_watched(
         body=Markup(body),  # its values are escaped
         digest=digest,
         is_running=is_running,
-        has_profile=job is not None and job.profile is not None,
+        has_profile=has_profile,
         num_stages=len(stages) if job is not None and job.has_workers else 0,
         resources=[(resource, f"{found.usd_per_hour:.15g}", found.limit) for resource, found in resources],
     )
