@@ -13,10 +13,11 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.responses import JSONResponse, Response
@@ -88,6 +89,25 @@ def listening(host: str, port: int, token: str | None, option: str = "--host") -
 def is_loopback(address: str) -> bool:
     """Whether only this machine reaches an address."""
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def comes_from_here(headers: Mapping[str, str], *, is_local: bool) -> bool:
+    """Whether a request comes from no page of another host, and not under a name that leads here by a trick of DNS.
+
+    Where one `is_local`, on loopback, this machine has no other names than its numbers and localhost.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    is_known = not is_local or _is_number_or_localhost(host)
+    return is_known and (origin is None or urlsplit(origin).netloc == host)
+
+
+def _is_number_or_localhost(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True
 
 
 def url_of(opened: socket.socket) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -33,6 +32,7 @@ from heterps.report.page.templates import asset
 from heterps.report.page.what_if import render_what_if
 from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
+from heterps.serving.listen import comes_from_here
 from heterps.training.run.folder import PROFILE
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
@@ -104,17 +104,13 @@ class _Gate:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        if hmac.compare_digest(given.encode(), self._token) and self._comes_from_here(Headers(scope=scope)):
+        is_from_here = comes_from_here(Headers(scope=scope), is_local=self._is_local)
+        if hmac.compare_digest(given.encode(), self._token) and is_from_here:
             inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
             await self._app(inner, receive, send_with_headers)
         else:
             text = "Open the address that `heterps ui` printed: it has a token, and this one has not.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_with_headers)
-
-    def _comes_from_here(self, headers: Headers) -> bool:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        is_known = not self._is_local or _is_number_or_localhost(host)
-        return is_known and (origin is None or urlsplit(origin).netloc == host)
 
 
 class _Pages:
@@ -244,15 +240,6 @@ class _Pages:
 async def _to_page(request: Request) -> Response:
     """Lead an address without its last slash to the page, relative to which its links are."""
     return RedirectResponse(f"{quote(request.path_params['name'])}/")
-
-
-def _is_number_or_localhost(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name == "localhost"
-    return True
 
 
 def _job(folder: Path) -> Job | None:
