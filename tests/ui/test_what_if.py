@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from heterps.config import Cluster, Machine, Resource, Spot, load_cluster
 from heterps.errors import ConfigError
 from heterps.planning.frontier import frontier
 from heterps.planning.plan import load_plan
+from heterps.planning.schedulers import METHODS
 from heterps.planning.variants import POLICIES
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.figures import rate, usd
-from heterps.ui.what_if import Basis, frontier_part, parse_question, read_basis
+from heterps.ui.what_if import Basis, frontier_part, parse_question, read_basis, searches_part
 
 FLOOR, SAMPLES = 20_000.0, 1e9
 BAD = "<img src=x onerror=alert(1)>"
@@ -72,9 +74,15 @@ def given(folder: Path) -> tuple[Profile, Cluster]:
     return load_profile(folder / "profile.json"), load_cluster(folder / "cluster.yaml")
 
 
+def at_price(folder: Path, v100: float) -> tuple[Profile, Cluster]:
+    profile, cluster = given(folder)
+    dear = {**cluster.resources, "v100": cluster.resources["v100"].model_copy(update={"usd_per_hour": v100})}
+    return profile, cluster.model_copy(update={"resources": dear})
+
+
 def ask(runs: Path, part: str = "plan", **changed: str) -> dict[str, str]:
     answer = get(runs, f"/run/known/what-if/{part}", params={name.replace("__", "."): v for name, v in changed.items()})
-    assert answer.status_code == (409 if "error" in answer.json() and part == "frontier" else 200)
+    assert answer.status_code == (409 if "error" in answer.json() and part in ("frontier", "searches") else 200)
     told: dict[str, str] = answer.json()
     return told
 
@@ -144,9 +152,20 @@ def test_the_frontier_is_that_of_the_changed_cluster(runs: Path) -> None:
     assert told == [f"{rate(plan.throughput)} samples/s for {usd(plan.usd)}" for plan in plans]
 
 
-def test_a_frontier_that_nobody_waits_for_is_given_up(runs: Path) -> None:
+def test_every_method_tells_its_plan_and_its_search(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.ui.what_if.METHOD_S", 0.1)
+    html = ask(runs, "searches", price__v100="100")["html"]
+    cheapest = planning.plan(*at_price(runs.parent, 100.0), throughput=FLOOR, samples=SAMPLES)
+    for method in METHODS:
+        assert f'<th scope="row">{method}</th>' in html
+    assert re.search(rf'"row">exact</th><td>{re.escape(usd(cheapest.usd))}</td>.*the cheapest', html)
+    assert html.count("schedules billed</text>") > 3, "pictures of searches"
+
+
+@pytest.mark.parametrize("part", [frontier_part, searches_part])
+def test_a_search_that_nobody_waits_for_is_given_up(runs: Path, part: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match="nobody waits"):
-        frontier_part(read_basis(runs / "known"), {}, lambda: True)
+        part(read_basis(runs / "known"), {}, lambda: True)
 
 
 def test_no_plan_is_explained_as_the_planner_explains_it(runs: Path) -> None:

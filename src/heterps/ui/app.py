@@ -37,7 +37,7 @@ from heterps.training.run.folder import PROFILE
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
 from heterps.ui.watch import Watched, facts
-from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis
+from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis, searches_part
 
 MOST_COMPARED = 8
 MOST_BODY = 65_536
@@ -74,6 +74,7 @@ def make_app(folder: Path, token: str, *, is_local: bool = True) -> ASGIApp:
             Route("/run/{name}/what-if/plan", pages.what_if_plan),
             Route("/run/{name}/what-if/next", pages.what_if_next),
             Route("/run/{name}/what-if/frontier", pages.what_if_frontier),
+            Route("/run/{name}/what-if/searches", pages.what_if_searches),
             Route("/run/{name}/{action}", pages.act, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refused, HeterpsError: _said},
@@ -188,10 +189,16 @@ class _Pages:
         return JSONResponse({"html": found})
 
     async def what_if_frontier(self, request: Request) -> Response:
-        """The search for a frontier ends early when the page has gone, or has asked for another."""
+        return await self._what_if_search(request, frontier_part)
+
+    async def what_if_searches(self, request: Request) -> Response:
+        return await self._what_if_search(request, searches_part)
+
+    async def _what_if_search(self, request: Request, part: Callable[..., str]) -> Response:
+        """A part that takes long. The search for it ends early when the page has gone, or has asked for another."""
         watched, asked = await self._find(request), dict(request.query_params)
         basis, is_over = await asyncio.to_thread(read_basis, watched.folder), threading.Event()
-        search = asyncio.create_task(asyncio.to_thread(frontier_part, basis, asked, is_over.is_set))
+        search = asyncio.create_task(asyncio.to_thread(part, basis, asked, is_over.is_set))
         while not (await asyncio.wait({search}, timeout=LISTEN_S))[0]:
             if await request.is_disconnected():
                 is_over.set()

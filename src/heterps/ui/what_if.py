@@ -32,8 +32,8 @@ RESOURCE_FIELDS = {"price": "usd_per_hour", "limit": "limit", "memory": "memory_
 """Fields of a resource or a machine, as `price.cpu` names them."""
 SPOT_FIELDS = {"spot": "usd_per_hour", "spots": "limit", "interruptions": "interruptions_per_hour"}
 """Fields of the spot units of a resource: their price, their limit, how often one is taken back; all blank: none."""
-LONGEST_S = 5.0
-"""Longest search for a plan."""
+LONGEST_S, METHOD_S = 5.0, 2.0
+"""Longest search for a plan, and of each method where all are compared."""
 MOST, LEAST = 1e15, 1e-9
 """Numbers out of this range are refused, but for 0: sums of them would have no digits left."""
 MOST_UNITS = {"resources": 1_000_000, "machines": 1000}
@@ -148,12 +148,27 @@ def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], 
     from heterps.planning.frontier import frontier
     from heterps.report.page.planned import render_alternatives
 
-    def on_point(_: Plan) -> None:
-        if is_over():
-            raise ConfigError("nobody waits for this frontier any more.")
+    solved, watch = _solve(basis, asked), _unless(is_over)
+    return render_alternatives(solved.problem, solved.plan, frontier(solved.problem, on_point=watch))
 
-    solved = _solve(basis, asked)
-    return render_alternatives(solved.problem, solved.plan, frontier(solved.problem, on_point=on_point))
+
+def searches_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], bool] = lambda: False) -> str:
+    """Return the HTML of every method's plan and search. It gives up between two of them once nobody waits for it."""
+    from heterps.planning.api import compare
+    from heterps.report.page.planned import render_searches
+
+    solved, watch = _solve(basis, asked), _unless(is_over)
+    return render_searches(compare(solved.problem, others="all", seconds=METHOD_S, on_start=watch))
+
+
+def _unless(is_over: Callable[[], bool]) -> Callable[[object], None]:
+    """Return what raises ConfigError once a search is over, whatever it is told."""
+
+    def watch(_: object) -> None:
+        if is_over():
+            raise ConfigError("nobody waits for this search any more.")
+
+    return watch
 
 
 @dataclass(frozen=True)
