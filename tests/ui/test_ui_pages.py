@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from staged_run import STAGES, staged, staged_line
 
 from heterps.report.prometheus import NAMES, RunFacts, exposition
 from heterps.ui.app import make_app
@@ -138,6 +139,26 @@ def test_runs_side_by_side_show_figures_curves_and_different_fields(runs: Path) 
     assert '<th scope="row">threads</th><td>–</td><td>2</td>' in page, "values as jobs have them, not as Python has"
     assert "AUC: 2 lines over samples" in page
     assert "Choose runs in the list first." in get(runs, "/compare").text
+
+
+def test_eight_long_runs_side_by_side_and_many_stages_for_long_are_small_pages(runs: Path) -> None:
+    lines = [json.loads(line) for line in (RECORDED / "metrics.jsonl").read_text().splitlines()]
+    every = [dict(lines[i % len(lines)], samples=100 * (i + 1), seconds=float(i + 1)) for i in range(2000)]
+    text = "".join(json.dumps(line) + "\n" for line in every)
+    for number in range(8):
+        shutil.copytree(RECORDED, runs / f"long-{number}")
+        (runs / f"long-{number}/metrics.jsonl").write_text(text)
+    page = get(runs, "/compare", params={"run": [f"long-{number}" for number in range(8)]}).text
+    assert "8 runs side by side" in page
+    assert page.count("at 200,000 samples") >= 8, "the last point of each is shown"
+    assert len(page.encode()) < 1_000_000
+    summary = staged(json.loads((RECORDED / "summary.json").read_text())) | {"stages": 24 * STAGES[:1]}
+    (runs / "long-0/summary.json").write_text(json.dumps(summary))
+    staged_text = "".join(json.dumps(staged_line(line, stages=24 * STAGES[:1])) + "\n" for line in every)
+    (runs / "long-0/metrics.jsonl").write_text(staged_text)
+    page = get(runs, "/run/long-0/").text
+    assert page.count("20% compute") == 24, "each stage has its chart"
+    assert len(page.encode()) < 1_000_000
 
 
 @pytest.mark.parametrize("path", ["/", "/run/first/", "/metrics", "/ui.js", "/run/first/events", "/run/first/stop"])

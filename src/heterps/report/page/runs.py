@@ -12,12 +12,14 @@ from markupsafe import Markup
 from heterps.config import Job
 from heterps.report.figures import duration, rate, ratio, usd
 from heterps.report.meaning import FINISHED, compare, measures_in
-from heterps.report.page.charts import Series, draw_lines
+from heterps.report.page.charts import MAX_POINTS, Point, Series, draw_lines, thin_points
 from heterps.report.page.templates import render
 from heterps.report.read_run import RecordedRun
 
 MOST_LINES = 500
 """Number of runs in the list; older ones are found by a search."""
+MOST_POINTS = 480
+"""Points that a chart shows of all runs together; of longer runs, means of neighbours."""
 MOST_FIELD = 60
 """Characters of a job's field that are shown beside another's."""
 
@@ -129,10 +131,10 @@ def _charts(runs: Mapping[str, RecordedRun]) -> list[Markup]:
     """A chart for each metric that some run has, and one of the speed."""
     measures = {m.field: m for run in runs.values() for m in measures_in(run.metrics[-1] if run.metrics else {})}
     shown = [(m.title, field, m.show) for field, m in measures.items()]
-    found = []
+    found, most = [], min(MAX_POINTS, MOST_POINTS // max(1, len(runs)))
     for title, field, show in [*shown, ("Samples/s", "samples_per_s", rate)]:
         series = [
-            Series(name, [(x, y, f"{show(y)} at {x:,} samples") for x, y in _points(run, field)])
+            Series(name, [(x, y, f"{show(y)} at {x:,} samples") for x, y in _points(run, field, most)])
             for name, run in runs.items()
         ]
         if any(one.points for one in series):
@@ -146,8 +148,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= MOST_FIELD else f"{text[: MOST_FIELD - 1]}…"
 
 
-def _points(run: RecordedRun, field: str) -> list[tuple[int, float]]:
-    return [(line["samples"], line[field]) for line in run.metrics if line.get(field) is not None]
+def _points(run: RecordedRun, field: str, most: int) -> list[tuple[float, float]]:
+    known: list[Point] = [(line["samples"], line[field]) for line in run.metrics if line.get(field) is not None]
+    return [(x, y) for x, y in thin_points(known, most) if y is not None]
 
 
 def _fields(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:
