@@ -19,8 +19,8 @@ DEADLINE_S = 120
 
 
 @contextmanager
-def ui(folder: Path) -> Iterator[httpx.Client]:
-    with started("ui", "runs", "--port", "0", "--json", cwd=folder) as process:
+def ui(folder: Path, *words: str) -> Iterator[httpx.Client]:
+    with started("ui", "runs", *(words or ("--port", "0")), "--json", cwd=folder) as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         with httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
