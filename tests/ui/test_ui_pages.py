@@ -331,6 +331,8 @@ def test_a_job_that_is_busy_keeps_no_page_waiting(runs: Path, monkeypatch: pytes
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             told = await asyncio.gather(*(client.get(f"/{TOKEN}/run/first/events") for _ in range(20)))
             answers.set()
+            shutil.rmtree(runs / "first")
+            assert (await client.get(f"/{TOKEN}/run/first/events")).status_code == 404, "it is not remembered for ever"
         return [answer.text for answer in told]
 
     assert asyncio.run(ask()) == 20 * [watch.RETRY.decode()]

@@ -238,6 +238,9 @@ class _Pages:
 
     async def _find(self, request: Request) -> Watched:
         name = request.path_params["name"]
+        known = self._watched.get(name)
+        if known is not None and (known.folder / "job.yaml").is_file():
+            return known  # pages ask each second, and a folder of a thousand runs takes milliseconds to go through
         folders = await asyncio.to_thread(self._runs.folders)
         if name not in folders:
             raise HTTPException(404, f"There is no run {name} in {self._folder}.")
