@@ -85,3 +85,17 @@ def group_is_gone(process: subprocess.Popen[str]) -> bool:
     except ProcessLookupError:
         return True
     return False
+
+
+def processes_of(command: int, module: str) -> list[int]:
+    """The processes of this module that a command has started, the oldest first."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (process / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == command and module in words:
+            found.append(int(process.name))
+    return sorted(found)

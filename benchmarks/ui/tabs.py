@@ -1,9 +1,11 @@
 """Do ten pages on one live run slow it down? And how long does the what-if page take to answer?
 
-runs in turns:  train alone, with `heterps ui` and TABS open streams  |  with, alone  |  alone, with  | ...
+runs in turns:  alone     train
+                pages     train, `heterps ui`, and TABS clients that ask for changes as pages do, with little work
+                browser   train, `heterps ui`, and TABS pages in one window of headless Chromium, which draws them
 
-Samples/s are of the clock on the wall, which others on the machine change. CPU seconds of the training process are not,
-so they tell what the pages cost it; those of `heterps ui` are told beside them.
+Who is first changes with every round. Samples/s are of the clock on the wall, which others on the machine change. CPU
+seconds of the training process are not, so they tell what the pages cost it; those of `heterps ui` stand beside them.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -18,6 +21,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,6 +35,10 @@ from heterps.data.generate import generate
 
 ROOT = Path(__file__).parents[2]
 HETERPS = [sys.executable, "-m", "heterps"]
+CHROMIUM = shutil.which("chromium")
+EVERY_S = 1.0
+LOCK = threading.Lock()
+Arm = Callable[[str, int, Counter[str]], AbstractContextManager[None]]
 JOB = (ROOT / "examples" / "ctr.yaml").read_text(encoding="utf-8")
 
 
@@ -36,15 +47,50 @@ def train(place: Path, name: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*HETERPS, *words], cwd=place, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def follow(url: str, counts: list[int]) -> None:
-    """A page that is open: it takes every change until the run has ended, with as little work as can be."""
-    at = urlsplit(url)
-    page = HTTPConnection(at.netloc)
-    page.request("GET", at.path)
-    answer, num_bytes = page.getresponse(), 0
-    while chunk := answer.read1(1 << 20):
-        num_bytes += len(chunk)
-    counts.append(num_bytes)
+def follow(url: str, sent: Counter[str]) -> None:
+    """A page that is open: it asks each second until the run has ended, with as little work as can be."""
+    at, seen = urlsplit(url), ""
+    page, found = HTTPConnection(at.netloc), Counter[str]()
+    while not found["end"]:
+        page.request("GET", at.path, headers={"last-event-id": seen})
+        told = page.getresponse().read()
+        found["bytes"] += len(told)
+        for kind in ("body", "now", "end"):
+            found[kind] += told.count(b"event: %b\n" % kind.encode())
+        if found["body"] and b"\nid: " in told:
+            seen = told.partition(b"\nid: ")[2].partition(b"\n")[0].decode()
+        time.sleep(EVERY_S)
+    with LOCK:
+        sent.update(found)
+
+
+@contextmanager
+def clients(url: str, tabs: int, sent: Counter[str]) -> Iterator[None]:
+    """Clients that follow the run until it has ended."""
+    pages = [threading.Thread(target=follow, args=(f"{url}events", sent)) for _ in range(tabs)]
+    for page in pages:
+        page.start()
+    yield
+    for page in pages:
+        page.join()
+
+
+@contextmanager
+def browser(url: str, tabs: int, sent: Counter[str]) -> Iterator[None]:
+    """Pages of a browser that follow the run until each says that it has ended."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        found = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        context = found.new_context()
+        pages = [context.new_page() for _ in range(tabs)]
+        for page in pages:
+            page.goto(url)
+        yield
+        for page in pages:
+            page.get_by_text("The job has ended.").wait_for()
+            sent["end"] += 1
+        found.close()
 
 
 def ended(process: subprocess.Popen[bytes], code: int = 0) -> float:
@@ -55,11 +101,11 @@ def ended(process: subprocess.Popen[bytes], code: int = 0) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def with_tabs(place: Path, name: str, tabs: int) -> tuple[list[int], float, float]:
-    """Train while that many pages are open: bytes sent to each, and CPU seconds of training and of `heterps ui`."""
+def watched(place: Path, name: str, tabs: int, arm: Arm) -> tuple[Counter[str], float, float]:
+    """Train while that many pages are open: what they were sent, and CPU seconds of training and of `heterps ui`."""
     words = [*HETERPS, "ui", "runs", "--port", "0", "--json"]
     server = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE)
-    counts: list[int] = []
+    sent: Counter[str] = Counter()
     training_s = 0.0
     try:
         assert server.stdout is not None
@@ -69,16 +115,12 @@ def with_tabs(place: Path, name: str, tabs: int) -> tuple[list[int], float, floa
         job = train(place, name)
         while not (place / "runs" / name / "metrics.jsonl").exists() and job.poll() is None:
             time.sleep(0.05)
-        pages = [threading.Thread(target=follow, args=(f"{url}run/{name}/events", counts)) for _ in range(tabs)]
-        for page in pages:
-            page.start()
-        training_s = ended(job)
-        for page in pages:
-            page.join()
+        with arm(f"{url}run/{name}/", tabs, sent):
+            training_s = ended(job)
     finally:
         server.send_signal(signal.SIGINT)
         server_s = ended(server, code=130)
-    return counts, training_s, server_s
+    return sent, training_s, server_s
 
 
 def speed(place: Path, name: str) -> float:
@@ -110,54 +152,65 @@ def what_if_ms(place: Path, name: str) -> dict[str, float]:
     return found
 
 
+@dataclass(frozen=True)
+class Measured:
+    """One training. `sent` is what pages were sent: bytes, and events by kind."""
+
+    speed: float
+    training_s: float
+    server_s: float
+    sent: Counter[str]
+
+
+def measure(place: Path, name: str, tabs: int, arm: Arm | None) -> Measured:
+    if arm is None:
+        training_s, server_s, sent = ended(train(place, name)), 0.0, Counter[str]()
+    else:
+        sent, training_s, server_s = watched(place, name, tabs, arm)
+        assert sent["end"] == tabs, "each page has seen the end"
+    return Measured(speed(place, name), training_s, server_s, sent)
+
+
+def summary(found: list[Measured], alone: list[Measured]) -> dict[str, object]:
+    """Figures of one arm; `slower` and `more_cpu` are shares of the medians of training alone."""
+
+    def median(measured: list[Measured], figure: str) -> float:
+        return statistics.median(getattr(one, figure) for one in measured)
+
+    return {
+        "samples_per_s": [round(one.speed) for one in found],
+        "median": round(median(found, "speed")),
+        "slower": round(1 - median(found, "speed") / median(alone, "speed"), 4),
+        "more_cpu": round(median(found, "training_s") / median(alone, "training_s") - 1, 4),
+        "ui_cpu_s": [round(one.server_s, 2) for one in found],
+        "sent": dict(found[-1].sent),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=800_000)
     parser.add_argument("--tabs", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=3, help="0: only ask the what-if page")
+    parser.add_argument("--rounds", type=int, default=10, help="0: only ask the what-if page")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         generate(place / "data" / "criteo", words.rows, 1000)
         os.symlink(ROOT / "examples", place / "examples")
-        profile = ROOT / "benchmarks" / "profiles" / "ctr_dnn.json"
         (place / "runs").mkdir()
         (place / "job.yaml").write_text(f"{JOB}metrics_every_samples: 20000\n")
-        alone, watched, sent = [], [], []
-        alone_s, watched_s, server_s = [], [], []
-
-        def run_alone(name: str) -> None:
-            alone_s.append(ended(train(place, name)))
-            alone.append(speed(place, name))
-
-        def run_watched(name: str) -> None:
-            counts, *seconds = with_tabs(place, name, words.tabs)
-            watched_s.append(seconds[0])
-            server_s.append(seconds[1])
-            watched.append(speed(place, name))
-            sent.append(sum(counts))
-
         ended(train(place, "alone-0"))  # not counted: whoever is first reads files that nobody has read
+        arms: dict[str, Arm | None] = {"alone": None, "pages": clients} | ({"browser": browser} if CHROMIUM else {})
+        measured: dict[str, list[Measured]] = {name: [] for name in arms}
         for number in range(1, words.rounds + 1):
-            arms = [(run_alone, f"alone-{number}"), (run_watched, f"watched-{number}")]
-            for run, name in arms if number % 2 else arms[::-1]:
-                run(name)
-            told = f"alone {alone[-1]:,.0f} samples/s, {alone_s[-1]:.2f} s of CPU"
-            print(f"{told}; with {words.tabs} pages {watched[-1]:,.0f}, {watched_s[-1]:.2f} s", file=sys.stderr)
-        recorded = place / "runs" / "alone-0" / "job.yaml"
-        recorded.write_text(recorded.read_text().replace("profile: null", f"profile: {profile}"))
+            for name in [*arms][number % len(arms) :] + [*arms][: number % len(arms)]:
+                measured[name].append(measure(place, f"{name}-{number}", words.tabs, arms[name]))
+            told_now = ", ".join(f"{name} {one[-1].speed:,.0f}" for name, one in measured.items())
+            print(f"round {number}, samples/s: {told_now}", file=sys.stderr)
+        shutil.copy(ROOT / "benchmarks" / "profiles" / "ctr_dnn.json", place / "runs" / "alone-0" / "profile.json")
         told: dict[str, object] = {"what_if_ms": what_if_ms(place, "alone-0")}
         if words.rounds:
-            told |= {
-                "alone": [round(one) for one in alone],
-                "watched": [round(one) for one in watched],
-                "alone_cpu_s": [round(one, 2) for one in alone_s],
-                "watched_cpu_s": [round(one, 2) for one in watched_s],
-                "more_cpu": round(statistics.median(watched_s) / statistics.median(alone_s) - 1, 4),
-                "ui_cpu_s": [round(one, 2) for one in server_s],
-                "slower": round(1 - statistics.median(watched) / statistics.median(alone), 4),
-                "sent_bytes": sent[-1],
-            }
+            told |= {name: summary(one, measured["alone"]) for name, one in measured.items()}
     print(json.dumps(told))
 
 

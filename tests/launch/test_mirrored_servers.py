@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from command import processes_of
 from ends import assert_same_tables, command, is_training, uses_of_rows, wait_until
-from test_replaced_workers import BATCH, EPOCHS, NUM_ROWS, SLOW_S, Watcher, changed, job, processes_of
+from test_replaced_workers import BATCH, EPOCHS, NUM_ROWS, SLOW_S, Watcher, changed, job
 from test_restarted_runs import Killer
 
 from heterps.checkpoint import load_latest

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import started
+from command import processes_of, started
 from ends import assert_same_tables, uses_of_rows, wait_until
 from test_restarted_runs import Killer
 from tiny import JOB, write_tiny
@@ -100,20 +100,6 @@ def test_through_the_command_line_a_killed_worker_is_told_in_a_line_and_counted(
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["samples"], summary["recoveries"], summary["restarts"]) == (200 * NUM_ROWS, 1, 0)
     assert uses_of_rows(NUM_ROWS, run) == [200] * NUM_ROWS
-
-
-def processes_of(command: int, module: str) -> list[int]:
-    """The processes of this module that a command has started, the oldest first."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-            words = (process / "cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == command and module in words:
-            found.append(int(process.name))
-    return sorted(found)
 
 
 def test_without_replacements_a_killed_worker_ends_the_run(

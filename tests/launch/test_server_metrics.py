@@ -48,6 +48,9 @@ def test_a_server_tells_what_it_holds_and_who_is_silent(tiny_job: Path, capsys: 
     tiny_job.write_text(f"{tiny_job.read_text()}\ntiers: {{memory_bytes: 1000000}}\n")
     with started(tiny_job, [ADDRESS], TOLD, "--metrics", "127.0.0.1:0") as process:
         url = url_of(process)
+        for foreign in ({"Host": "evil.example"}, {"Origin": "https://evil.example"}):  # pages of others
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(urllib.request.Request(url, headers=foreign), timeout=60)
         empty = told(url)
         assert empty["heterps_server_table_rows", "embedding"] == 0
         tables = job_tables(load_job(tiny_job))

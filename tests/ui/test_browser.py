@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
-from browser import ANSWER_MS, DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious, unnamed
-from command import heterps, started, wait_for
-from elastic import replannable
+from browser import DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious, unnamed
+from command import heterps
 from test_ui_command import ui
+from test_ui_pages import RECORDED
 from test_what_if import CLUSTER, PROFILE
 from tiny import JOB, write_tiny
 from virtual_runs import SCENARIO, make_run
 
 import heterps.planning as planning
 from heterps.config import load_cluster
-from heterps.planning.plan import load_plan
 from heterps.profiling.profile import load_profile
 from heterps.report.figures import rate, usd
 from heterps.report.page.virtual import render_virtual_page
 from heterps.sim.compare import advise, compare
-from heterps.yamlfile import dump_yaml
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Dialog
+    from playwright.sync_api import Page
 
 pytestmark = needs_browser
 LIMIT_BYTES = 1_000_000
@@ -56,13 +56,11 @@ def runs(place: Path) -> Path:
         assert done.returncode == 0, done.stderr
     job = place / "runs/inline/job.yaml"
     job.write_text(
-        job.read_text()
-        .replace("profile: null", f"profile: {place}/profile.json")
-        .replace("batch_size: 16", f"batch_size: {PROFILE['batch_size']}")
-        .replace("cluster:", "was:", 1)
+        job.read_text().replace("batch_size: 16", f"batch_size: {PROFILE['batch_size']}").replace("cluster:", "was:", 1)
     )
     text = job.read_text()
     job.write_text(text[: text.index("was:")] + f"cluster: {place}/cluster.yaml\n" + _after(text, "was:"))
+    shutil.copy(place / "profile.json", place / "runs/inline")
     plan = planning.plan(
         load_profile(place / "profile.json"), load_cluster(place / "cluster.yaml"), throughput=20_000, samples=1e9
     )
@@ -78,66 +76,26 @@ def _after(text: str, word: str) -> str:
     return "".join(lines)
 
 
-def test_a_live_run_is_followed_scaled_and_stopped(place: Path) -> None:
-    from playwright.sync_api import expect
-
-    text = (place / "job.yaml").read_text()
-    (place / "job.yaml").write_text(text.replace("batch_size: 16", "batch_size: 16\n  epochs: 1000000"))
-    words = ("train", "job.yaml", "--run", "runs/live", "--launcher", "local", "--workers", "1")
-    with started(*words, cwd=place) as job, ui(place) as client, browser() as found:
-        wait_for(job, " samples ")
-        assert job.stdout is not None
-        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
-        with page_of(found, str(client.base_url)) as (page, _):
-            page.get_by_role("link", name="live").click()
-            page.get_by_role("heading", name="Now: ").wait_for()
-            assert page.get_by_text("running", exact=True).is_visible()
-            samples = page.locator(".now .tile", has=page.get_by_role("heading", name="Samples", exact=True))
-            expect(samples.locator("strong")).not_to_have_text(samples.locator("strong").inner_text(), timeout=60_000)
-            assert serious(page) == []
-            asked: list[str] = []
-            page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.accept())[1])
-            page.get_by_role("spinbutton", name="Workers").fill("2")
-            page.get_by_role("button", name="Scale").click()
-            page.get_by_text("stage 1 from 1 to 2 workers").first.wait_for()
-            page.get_by_role("button", name="Stop and save").click()
-            page.get_by_text("The job has ended.").wait_for()
-            page.get_by_text("stopped by SIGINT").first.wait_for()
-            assert page.get_by_role("button", name="Stop and save").count() == 0
-            assert [question.partition("?")[0] for question in asked] == [
-                "Change the number of workers", "Stop live",
-            ]  # fmt: skip
-        assert job.wait(60) == 130
-
-
-def test_a_run_is_followed_to_its_end_and_what_its_reader_did_stays(place: Path) -> None:
-    from playwright.sync_api import expect
-
-    text = (place / "job.yaml").read_text()
-    (place / "job.yaml").write_text(text.replace("batch_size: 16", "batch_size: 16\n  epochs: 20"))
-    words = ("train", "job.yaml", "--run", "runs/whole", "--launcher", "local", "--workers", "1")
-    with ui(place) as client, browser() as found, started(*words, cwd=place) as job:
-        wait_for(job, " samples ")
-        assert job.stdout is not None
-        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
-        with page_of(found, str(client.base_url.join("run/whole/")), PHONE) as (page, _):
-            checkpoints = page.locator("summary", has_text="checkpoint")
-            samples = page.locator(".now .tile", has=page.get_by_role("heading", name="Samples", exact=True))
-            checkpoints.focus()
-            checkpoints.press("Enter")
-            stages = page.locator(".now .scroll")
-            stages.evaluate("each => { each.scrollLeft = 40; }")
-            shown = samples.locator("strong").inner_text()
-            expect(samples.locator("strong")).not_to_have_text(shown, timeout=ANSWER_MS)
-            expect(checkpoints).to_be_focused()
-            assert stages.evaluate("each => each.scrollLeft") == 40
-            page.get_by_text("The job has ended.").wait_for(timeout=2 * ANSWER_MS)
-            expect(page.locator("details", has=checkpoints)).to_have_attribute("open", "")
-            expect(page.locator("h1 .status")).to_have_text("completed")
-            assert page.get_by_role("heading", name="Test AUC").is_visible()
-            assert page.locator(".tile", has_text="20 epochs").locator("strong").inner_text() == "40,000"
-            assert page.get_by_role("button").count() == 0, "there is nothing left to change"
-        assert job.wait(60) == 0
+def test_names_and_logs_with_html_are_text_in_a_browser(place: Path) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    run = place / "runs" / bad
+    shutil.copytree(RECORDED, run)
+    (run / "logs").mkdir()
+    (run / "logs/worker.log").write_text(f"{bad}<script>alert(2)</script>")
+    named = json.dumps(PROFILE).replace('"fc1"', json.dumps(bad)).replace('"v100"', json.dumps(bad))
+    (run / "profile.json").write_text(named)
+    (place / "cluster.yaml").write_text(CLUSTER.replace("v100:", f'"{bad}":'))
+    job = (run / "job.yaml").read_text().replace("name: ", f"name: {json.dumps(bad)} #", 1)
+    (run / "job.yaml").write_text(f"{job}cluster: {place}/cluster.yaml\n")
+    with ui(place) as client, browser() as found:
+        name = quote(bad)
+        for path in ("", f"?q={name}", f"run/{name}/", f"compare?run={name}&run=x", f"run/{name}/what-if"):
+            with page_of(found, str(client.base_url.join(path))) as (page, _):
+                page.on("dialog", lambda dialog: pytest.fail(f"{dialog.message}: a script ran"))
+                page.locator("main").get_by_text(bad).first.wait_for()
+                if path.endswith("what-if"):
+                    page.locator("#frontier:not(.old) input").first.wait_for()
+                assert page.locator("main img, main script").count() == 0
 
 
 def test_a_page_of_another_server_on_this_machine_learns_and_changes_nothing(place: Path) -> None:
@@ -154,39 +112,6 @@ def test_a_page_of_another_server_on_this_machine_learns_and_changes_nothing(pla
                 assert page.evaluate(ask, [target, {"mode": "no-cors"}]) == "", "the browser hides the answer"
             page.set_content(f"<iframe src='{ours}'></iframe>")  # it waits until the frame is loaded, or refused
             assert "Runs" not in page.frames[-1].content()
-
-
-def test_a_live_run_is_planned_again_from_its_page(place: Path) -> None:
-    (place / "job.yaml").write_text(dump_yaml(replannable(place / "job.yaml")))
-    with started("train", "job.yaml", "--run", "runs/live", cwd=place) as job, ui(place) as client, browser() as found:
-        wait_for(job, "starting 1 worker")
-        assert job.stdout is not None
-        threading.Thread(target=job.stdout.read, daemon=True).start()  # so that it is not kept waiting
-        with page_of(found, str(client.base_url.join("run/live/"))) as (page, _):
-            page.get_by_role("heading", name="Now: ").wait_for()
-            asked: list[str] = []
-            sent: list[str] = []
-            page.on("request", lambda request: sent.append(request.post_data or "") if request.method == "POST" else 0)
-            answers = iter((False, True))
-
-            def answer(dialog: Dialog) -> None:
-                asked.append(dialog.message)
-                dialog.accept() if next(answers) else dialog.dismiss()
-
-            page.on("dialog", answer)
-            page.get_by_label("USD an hour of big").fill("0.01")
-            page.get_by_role("button", name="Plan again").click()
-            page.get_by_role("button", name="Plan again").click()
-            page.get_by_text("for the samples that are left").first.wait_for()
-            assert [question.partition("?")[0] for question in asked] == 2 * ["Plan again with these prices and limits"]
-            page.get_by_role("rowheader", name="1 big").first.wait_for()
-            assert [json.loads(text)["price.big"] for text in sent] == ["0.01"]
-            assert json.loads(sent[0]).keys() > {"price.cpu", "limit.cpu"}, "all that the page shows is asked for"
-            page.get_by_role("link", name="What if?").click()
-            assert page.locator("input[name='price.big']").input_value() == "0.01", "as the job is planned now"
-        assert load_plan(place / "runs/live/plan.json").stages[0].resource == "big"
-        assert (place / "runs/live/plan-2.json").exists(), "planned once: the first question was answered with no"
-        assert not (place / "runs/live/plan-3.json").exists()
 
 
 def test_a_price_and_a_slider_change_the_plan(runs: Path) -> None:
@@ -282,12 +207,49 @@ def all_pages(runs: Path) -> Iterator[dict[str, str]]:
         }
 
 
+def another_plan_is_shown_when_its_point_is_chosen(page: Page) -> None:
+    """The file has no script: a point of the frontier shows its chain, and the arrow keys go on."""
+    points = page.locator(".points input")
+    last = points.count() - 1
+    shown = page.locator(".alternatives > div:visible")
+    assert shown.count() == 1
+    before = shown.inner_text()
+    points.nth(last).check()
+    assert shown.count() == 1
+    assert page.locator(f".at-{last}").is_visible()
+    assert shown.locator(".chain").inner_text() != ""
+    assert shown.inner_text() != before
+    points.nth(last).press("ArrowLeft")
+    assert page.locator(f".at-{last - 1}").is_visible()
+    assert not page.locator(f".at-{last}").is_visible()
+
+
+def a_timeline_is_wider_when_it_is_zoomed(page: Page) -> None:
+    timeline = page.locator(".timeline").first
+    drawn = timeline.locator(".scroll svg")
+
+    def width() -> float:
+        return float(drawn.evaluate("each => each.getBoundingClientRect().width"))
+
+    whole = width()
+    timeline.get_by_label("4×").check()
+    assert width() == pytest.approx(4 * whole, rel=0.02)
+    timeline.get_by_label("4×").press("ArrowRight")
+    assert width() == pytest.approx(16 * whole, rel=0.02)
+    assert not is_too_wide(page), "only the picture is moved sideways"
+    timeline.get_by_label("1×").check()
+
+
 def test_everybody_can_use_every_page_in_light_and_dark_on_phone_and_desktop(all_pages: dict[str, str]) -> None:
     with browser() as found:
         for name, url in all_pages.items():
             with page_of(found, url) as (page, _):
                 if name == "what-if":
                     page.locator("#frontier:not(.old) input").first.wait_for()
+                if name == "plan":
+                    another_plan_is_shown_when_its_point_is_chosen(page)
+                if name == "report":
+                    a_timeline_is_wider_when_it_is_zoomed(page)
                 assert len(page.content().encode()) < LIMIT_BYTES
                 assert unnamed(page) == [], name
                 for width, height in (PHONE, DESKTOP):

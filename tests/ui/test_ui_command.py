@@ -19,8 +19,8 @@ DEADLINE_S = 120
 
 
 @contextmanager
-def ui(folder: Path) -> Iterator[httpx.Client]:
-    with started("ui", "runs", "--port", "0", "--json", cwd=folder) as process:
+def ui(folder: Path, *words: str) -> Iterator[httpx.Client]:
+    with started("ui", "runs", *(words or ("--port", "0")), "--json", cwd=folder) as process:
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         with httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
@@ -30,17 +30,20 @@ def ui(folder: Path) -> Iterator[httpx.Client]:
 
 
 def events(client: httpx.Client, run: str, seen: str = "") -> Iterator[tuple[str, str, str]]:
-    """(event, id, data) of a run's stream, until it ends."""
-    with client.stream("GET", f"run/{run}/events", headers={"last-event-id": seen}) as answer:
+    """(event, id, data) of a run's changes, until it ends: asked for again and again, as a browser does."""
+    kind = ""
+    while kind != "end":
+        answer = client.get(f"run/{run}/events", headers={"last-event-id": seen})
         assert answer.headers["content-type"].startswith("text/event-stream")
-        found: dict[str, list[str]] = {}
-        for line in answer.iter_lines():
-            field, _, value = line.partition(": ")
-            if line:
+        head, *told = answer.text.removesuffix("\n\n").split("\n\n")
+        assert head == "retry: 1000"
+        for one in told:
+            found: dict[str, list[str]] = {}
+            for line in one.splitlines():
+                field, _, value = line.partition(": ")
                 found.setdefault(field, []).append(value)
-            elif found:
-                yield found["event"][0], "".join(found.get("id", [])), "\n".join(found["data"])
-                found = {}
+            kind, seen = found["event"][0], "".join(found.get("id", [seen]))
+            yield kind, "".join(found.get("id", [])), "\n".join(found["data"])
 
 
 @pytest.fixture

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import httpx
 import pytest
+from staged_run import STAGES, staged, staged_line
 
 from heterps.report.prometheus import NAMES, RunFacts, exposition
 from heterps.ui.app import make_app
@@ -137,6 +139,26 @@ def test_runs_side_by_side_show_figures_curves_and_different_fields(runs: Path) 
     assert '<th scope="row">threads</th><td>–</td><td>2</td>' in page, "values as jobs have them, not as Python has"
     assert "AUC: 2 lines over samples" in page
     assert "Choose runs in the list first." in get(runs, "/compare").text
+
+
+def test_eight_long_runs_side_by_side_and_many_stages_for_long_are_small_pages(runs: Path) -> None:
+    lines = [json.loads(line) for line in (RECORDED / "metrics.jsonl").read_text().splitlines()]
+    every = [dict(lines[i % len(lines)], samples=100 * (i + 1), seconds=float(i + 1)) for i in range(2000)]
+    text = "".join(json.dumps(line) + "\n" for line in every)
+    for number in range(8):
+        shutil.copytree(RECORDED, runs / f"long-{number}")
+        (runs / f"long-{number}/metrics.jsonl").write_text(text)
+    page = get(runs, "/compare", params={"run": [f"long-{number}" for number in range(8)]}).text
+    assert "8 runs side by side" in page
+    assert page.count("at 200,000 samples") >= 8, "the last point of each is shown"
+    assert len(page.encode()) < 1_000_000
+    summary = staged(json.loads((RECORDED / "summary.json").read_text())) | {"stages": 24 * STAGES[:1]}
+    (runs / "long-0/summary.json").write_text(json.dumps(summary))
+    staged_text = "".join(json.dumps(staged_line(line, stages=24 * STAGES[:1])) + "\n" for line in every)
+    (runs / "long-0/metrics.jsonl").write_text(staged_text)
+    page = get(runs, "/run/long-0/").text
+    assert page.count("20% compute") == 24, "each stage has its chart"
+    assert len(page.encode()) < 1_000_000
 
 
 @pytest.mark.parametrize("path", ["/", "/run/first/", "/metrics", "/ui.js", "/run/first/events", "/run/first/stop"])
@@ -283,6 +305,35 @@ def test_a_page_is_told_each_second_how_the_job_stands_and_at_once_that_it_has_e
     assert all(text.startswith("event: now\ndata: <section") and "\nid:" not in text for text in told)
     assert len(told[0]) < len(look.event) / 5
     assert watched.look() is look, "the whole page is not made anew so soon"
+    assert watched.news(look.digest) == watch.RETRY + watched.glance().event
+    assert watched.news("") == watch.RETRY + look.event, "a page that has seen nothing gets the whole"
     status["samples"], now_s = 9000, now_s + watch.EVERY_S
-    assert not watched.glance().is_running
+    watched.refresh()
     assert not watched.look().is_running
+    assert watched.news(look.digest) == watch.RETRY + watched.look().event + watch.END
+    assert watched.news(watched.look().digest) == watch.RETRY + watch.END, "what was seen is not sent again"
+
+
+def test_a_job_that_is_busy_keeps_no_page_waiting(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from heterps.ui import app, watch
+
+    answers, asked = threading.Event(), []
+
+    def refresh(watched: watch.Watched) -> None:
+        asked.append(watched.name)
+        answers.wait(60)
+
+    monkeypatch.setattr(app, "HELD_S", 0.01)
+    monkeypatch.setattr(watch.Watched, "refresh", refresh)
+
+    async def ask() -> list[str]:
+        transport = httpx.ASGITransport(make_app(runs, TOKEN))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            told = await asyncio.gather(*(client.get(f"/{TOKEN}/run/first/events") for _ in range(20)))
+            answers.set()
+            shutil.rmtree(runs / "first")
+            assert (await client.get(f"/{TOKEN}/run/first/events")).status_code == 404, "it is not remembered for ever"
+        return [answer.text for answer in told]
+
+    assert asyncio.run(ask()) == 20 * [watch.RETRY.decode()]
+    assert asked == ["first"], "one thread waits for it, however many pages ask"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from heterps.config import Cluster, Machine, Resource, Spot, load_cluster
 from heterps.errors import ConfigError
 from heterps.planning.frontier import frontier
 from heterps.planning.plan import load_plan
+from heterps.planning.schedulers import METHODS
 from heterps.planning.variants import POLICIES
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.figures import rate, usd
-from heterps.ui.what_if import Basis, frontier_part, parse_question, read_basis
+from heterps.ui.what_if import Basis, frontier_part, parse_question, read_basis, searches_part
 
 FLOOR, SAMPLES = 20_000.0, 1e9
 BAD = "<img src=x onerror=alert(1)>"
@@ -54,14 +56,15 @@ def with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """A run whose job has a profile, and one whose job has none."""
+    """A run with a profile, and one whose model could not be profiled."""
     for name in ("known", "unknown"):
         shutil.copytree(RECORDED, tmp_path / "runs" / name)
     folder = tmp_path / "runs/known"
-    (tmp_path / "profile.json").write_text(json.dumps(PROFILE))
+    for place in (tmp_path, folder):
+        (place / "profile.json").write_text(json.dumps(PROFILE))
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     with (folder / "job.yaml").open("a") as file:
-        file.write(f"profile: {tmp_path}/profile.json\ncluster: {tmp_path}/cluster.yaml\n")
+        file.write(f"cluster: {tmp_path}/cluster.yaml\n")
     plan = planning.plan(*given(tmp_path), throughput=FLOOR, samples=SAMPLES)
     plan.model_copy(update={"throughput": FLOOR}).write(folder / "plan.json")
     return tmp_path / "runs"
@@ -71,9 +74,15 @@ def given(folder: Path) -> tuple[Profile, Cluster]:
     return load_profile(folder / "profile.json"), load_cluster(folder / "cluster.yaml")
 
 
+def at_price(folder: Path, v100: float) -> tuple[Profile, Cluster]:
+    profile, cluster = given(folder)
+    dear = {**cluster.resources, "v100": cluster.resources["v100"].model_copy(update={"usd_per_hour": v100})}
+    return profile, cluster.model_copy(update={"resources": dear})
+
+
 def ask(runs: Path, part: str = "plan", **changed: str) -> dict[str, str]:
     answer = get(runs, f"/run/known/what-if/{part}", params={name.replace("__", "."): v for name, v in changed.items()})
-    assert answer.status_code == (409 if "error" in answer.json() and part == "frontier" else 200)
+    assert answer.status_code == (409 if "error" in answer.json() and part in ("frontier", "searches") else 200)
     told: dict[str, str] = answer.json()
     return told
 
@@ -143,9 +152,20 @@ def test_the_frontier_is_that_of_the_changed_cluster(runs: Path) -> None:
     assert told == [f"{rate(plan.throughput)} samples/s for {usd(plan.usd)}" for plan in plans]
 
 
-def test_a_frontier_that_nobody_waits_for_is_given_up(runs: Path) -> None:
+def test_every_method_tells_its_plan_and_its_search(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("heterps.ui.what_if.METHOD_S", 0.1)
+    html = ask(runs, "searches", price__v100="100")["html"]
+    cheapest = planning.plan(*at_price(runs.parent, 100.0), throughput=FLOOR, samples=SAMPLES)
+    for method in METHODS:
+        assert f'<th scope="row">{method}</th>' in html
+    assert re.search(rf'"row">exact</th><td>{re.escape(usd(cheapest.usd))}</td>.*the cheapest', html)
+    assert html.count("schedules billed</text>") > 3, "pictures of searches"
+
+
+@pytest.mark.parametrize("part", [frontier_part, searches_part])
+def test_a_search_that_nobody_waits_for_is_given_up(runs: Path, part: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match="nobody waits"):
-        frontier_part(read_basis(runs / "known"), {}, lambda: True)
+        part(read_basis(runs / "known"), {}, lambda: True)
 
 
 def test_no_plan_is_explained_as_the_planner_explains_it(runs: Path) -> None:
@@ -204,9 +224,29 @@ def test_a_run_without_a_profile_has_no_such_page(runs: Path) -> None:
     assert "what-if" not in get(runs, "/run/unknown/").text
     answer = get(runs, "/run/unknown/what-if")
     assert answer.status_code == 409
-    assert "names no profile" in answer.json()["error"]
-    (runs.parent / "profile.json").unlink()
-    assert "profile.json" in ask(runs)["error"]
+    assert "the run has no profile" in answer.json()["error"]
+    (runs / "known/profile.json").write_text("{")
+    assert "known/profile.json" in ask(runs)["error"]
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["own", "named"])
+def test_every_run_has_such_a_page_wherever_the_pages_are_served_from(tiny_job: Path, *, named: bool) -> None:
+    """A job that names no profile, and one whose path to it is relative to where it was trained."""
+    from command import heterps
+
+    folder = tiny_job.parent
+    if named:
+        done = heterps("profile", "job.yaml", "--out", "made.json", "--budget", "0.2", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        tiny_job.write_text(f"{tiny_job.read_text()}profile: made.json\n")
+    done = heterps("train", "job.yaml", "--run", "runs/known", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert 'href="what-if"' in get(folder / "runs", "/run/known/").text
+    basis = read_basis(folder / "runs/known")
+    lacking = {name for name in basis.cluster.resources if basis.profile.source(basis.cluster, name) is None}
+    assert all(basis.fields[f"limit.{name}"] == "0" for name in lacking)
+    for changed in ({"throughput": "10"}, {"throughput": "10", "price__cpu": "7"}):
+        assert "<h2>Bill</h2>" in ask(folder / "runs", **changed).get("html", ""), "there is a plan"
 
 
 def test_machines_have_fields_and_blank_ones_stay_unlimited() -> None:
@@ -231,7 +271,7 @@ def test_machines_have_fields_and_blank_ones_stay_unlimited() -> None:
 def test_names_with_html_are_shown_as_text(runs: Path) -> None:
     (runs / "known").rename(runs / BAD)
     named = json.dumps(PROFILE).replace('"fc1"', json.dumps(BAD)).replace('"v100"', json.dumps(BAD))
-    (runs.parent / "profile.json").write_text(named)
+    (runs / BAD / "profile.json").write_text(named)
     (runs.parent / "cluster.yaml").write_text(CLUSTER.replace("v100:", f'"{BAD}":'))
     page = get(runs, f"/run/{BAD}/what-if", params={"price.cpu": "0.05", "sync": BAD}).text
     parts = [get(runs, f"/run/{BAD}/what-if/{part}").json()["html"] for part in ("plan", "next", "frontier")]

@@ -179,7 +179,7 @@ def plan(
         lanes=lanes, max_staleness=max_staleness, dense=dense,
     )  # fmt: skip
     problem, compared, rivals = cheapest_variant(
-        tried, deadline, lambda one: _search(one, options, every=compare, alone=json)
+        tried, deadline, lambda one: _search(one, options, every=compare, alone=json and html is None)
     )
     told = _explain(problem, compared.chosen) if explain else None
     computed = _frontier(problem) if frontier or plot is not None or html is not None else None
@@ -191,7 +191,7 @@ def plan(
     if plot is not None and found is not None:
         write_plot(plot, found, problem.profile, problem.throughput, compared if compare else None)
     if html is not None and computed is not None:
-        _write_page(html, problem, compared, computed, rivals, every=compare)
+        _write_page(html, problem, compared, computed, rivals)
     write_file(out, "plan", compared.chosen.write)
     return 0
 
@@ -236,14 +236,12 @@ def _write_page(
     compared: PlanComparison,
     found: Frontier,
     rivals: list[dict[str, Any]],
-    *,
-    every: bool,
 ) -> None:
     from heterps.planning.explain import neighbours
     from heterps.report.page.planned import render_plan_page, write_plan_page
 
     beside = neighbours(problem, compared.chosen)
-    write_plan_page(path, render_plan_page(problem, compared, beside, found, rivals, has_searches=every))
+    write_plan_page(path, render_plan_page(problem, compared, beside, found, rivals))
 
 
 def _progress(what: str, *, only_terminal: bool = False) -> AbstractContextManager[Callable[[str], None]]:

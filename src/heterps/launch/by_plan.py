@@ -30,8 +30,9 @@ from heterps.planning.local import ThisMachine, local_plan, local_prediction
 from heterps.planning.plan import Plan
 from heterps.planning.prediction import Prediction
 from heterps.planning.real import port_bytes_per_s
-from heterps.profiling.profile import load_profile
+from heterps.profiling.profile import Profile, load_profile
 from heterps.profiling.units import num_cores
+from heterps.report.run_details import named_profile
 from heterps.temporary import owned_folder, temporary_name
 from heterps.training.coordinator.coordinator import train_staged
 from heterps.training.coordinator.fleet import Fleet
@@ -48,7 +49,7 @@ from heterps.training.protocol.emulation import choose_scale, lacks_devices
 from heterps.training.protocol.layout import Layout, job_layout
 from heterps.training.protocol.predicted import check_costs, round_seconds
 from heterps.training.run.control import Control
-from heterps.training.run.folder import Run
+from heterps.training.run.folder import PROFILE, Run
 from heterps.training.run.observer import Observer, Outcome
 from heterps.wire.address import is_local
 from heterps.wire.ports import Port
@@ -65,8 +66,12 @@ def run_by_plan(
     resume: bool,
     observer: Observer,
     shown: Plan | None = None,
+    profile: Profile | None = None,
 ) -> tuple[Job, Plan, Outcome]:
     """Trains `job` by `plan`. The run's plan.json has that one, or the plan to be `shown`.
+
+    The run's profile.json, which other plans are found by while it runs and afterwards, has the profile that the job
+    names, or `profile` where it names none.
 
     Also returns the job and the plan that the run ended with: both differ from the given ones after a replan. The run
     counts as running until `opened` is closed, so that nobody takes it for killed before its summary is written.
@@ -80,6 +85,8 @@ def run_by_plan(
     with signals() as received, KeptRay() as kept:
         while True:
             (shown or plan.model_copy(update={"prediction": predict(job, plan)})).write(run.folder / "plan.json")
+            if (known := named_profile(job) or profile) is not None:
+                run.write(PROFILE, known.model_dump_json(indent=1) + "\n")
             try:
                 outcome = train_once(
                     job, run, plan,

@@ -33,7 +33,7 @@ from heterps.profiling.job import profile_job
 from heterps.profiling.profile import Profile, load_profile
 from heterps.report.meaning import not_rented, over_fitting
 from heterps.report.page.run import render_run
-from heterps.report.run_details import named_profile, read_details, with_quick_frontier
+from heterps.report.run_details import read_details, with_quick_frontier
 from heterps.report.summary import summarise
 from heterps.serving.load import LoadedModel, load
 from heterps.training.metrics.metrics import better
@@ -131,17 +131,19 @@ def _train(
     warnings = [sentence for sentence in noticed if sentence]
     for warning in warnings:
         observer.warned(warning)
-    shown: Plan | None = None
+    shown = profile = None
     if not job.has_workers:
         profile = _inline_profile(job, observer)
         plan, shown = _inline_plan(job, profile, num_samples), given
         if shown is not None:
             observer.warned(f"{not_rented(shown)}.")
     else:
-        plan, profile = given or default_plan(job), named_profile(job)
+        plan = given or default_plan(job)
     observer = Observers((observer, EventLog(run)))
     with ExitStack() as opened:
-        job, plan, outcome = run_by_plan(job, run, plan, opened, resume=resume, observer=observer, shown=shown)
+        job, plan, outcome = run_by_plan(
+            job, run, plan, opened, resume=resume, observer=observer, shown=shown, profile=profile
+        )
         predicted = predict(job, plan)
         is_rented = job.plan is None or not plan.is_predicted or predicted is None or job.is_elsewhere
         promised = shown or (None if is_rented else plan)
@@ -150,8 +152,6 @@ def _train(
         warnings += [*outcome.doubts, *filter(None, [over_fitting(summary)])]
         summary |= {"warnings": warnings} if warnings else {}
         summary |= {"start": run.start} if run.start is not None else {}
-        if profile is not None:
-            run.write("profile.json", profile.model_dump_json(indent=1) + "\n")
         summary |= {"learned": learn_from(job, plan, summary)} if learns else {}
         run.write_json("summary.json", summary)
     details = with_quick_frontier(read_details(run, job), job, shown or plan)

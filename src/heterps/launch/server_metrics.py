@@ -18,14 +18,23 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from heterps.errors import ConfigError
 from heterps.ps.server.server import Server
 from heterps.report.prometheus import CONTENT_TYPE
 from heterps.report.prometheus_servers import ServerFacts, exposition
-from heterps.serving.listen import app_beside, ask_for_token, knows_token, listening, read_token, url_of
+from heterps.serving.listen import (
+    app_beside,
+    ask_for_token,
+    comes_from_here,
+    is_loopback,
+    knows_token,
+    listening,
+    read_token,
+    url_of,
+)
 
 OPTION = "--metrics"
 
@@ -47,7 +56,11 @@ class MetricsSocket:
         """Answer requests on a thread; gives what the server's loop is to call between two messages."""
         figures = _Figures(server)
 
+        is_local = is_loopback(self.opened.getsockname()[0])
+
         def metrics(request: Request) -> Response:
+            if not comes_from_here(request.headers, is_local=is_local):
+                return PlainTextResponse("Ask by the number of this machine, or as localhost.\n", 403)
             if not knows_token(request.scope, self.token):
                 return ask_for_token()
             return Response(exposition(figures.facts()), media_type=CONTENT_TYPE)

@@ -291,6 +291,19 @@ class Profile(FiniteRecord):
         own = [name] if by_name is None or by_name.device == offer.device else []
         return next((source for source in (*own, offer.name, offer.device) if source in self.resources), None)
 
+    def offered(self, cluster: Cluster) -> Cluster:
+        """The cluster without those units that this profile has no costs of: their limit is 0.
+
+        A run in one process, for example, is profiled on this machine's units alone. Servers need no costs of layers.
+        """
+        resources = {
+            name: resource
+            if name == cluster.server_resource or self.source(cluster, name) is not None
+            else resource.model_copy(update={"limit": 0})
+            for name, resource in cluster.resources.items()
+        }
+        return cluster.model_copy(update={"resources": resources})
+
     def at_batch_size(self, batch_size: int) -> Profile:
         """This profile, scaled to another batch size. Seconds that are not known to be fixed grow in proportion."""
         if batch_size < 1:

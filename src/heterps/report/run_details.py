@@ -15,7 +15,7 @@ from heterps.profiling.profile import Profile, load_profile
 from heterps.report.observed import ObservedPolicy, read_observed
 from heterps.report.worker_times import MOST_BYTES, WorkersOverTime, read_workers
 from heterps.training.run.events import read_events
-from heterps.training.run.folder import Run
+from heterps.training.run.folder import PROFILE, Run
 
 if TYPE_CHECKING:  # its kernels take a while to load
     from heterps.planning.frontier import Frontier
@@ -62,7 +62,7 @@ def read_details(run: Run, job: Job, most_bytes: int = MOST_BYTES) -> RunDetails
         workers = read_workers(run.folder, most_bytes)
     except (HeterpsError, OSError) as error:
         problems.append(str(error))
-    path = run.folder / "profile.json"
+    path = run.folder / PROFILE
     if path.is_file():
         try:
             profile = load_profile(path)
@@ -103,13 +103,7 @@ def with_frontier(
         )
     samples = plan.samples or plan.throughput * plan.hours * 3600
     profile = details.profile.at_batch_size(job.data.batch_size)
-    known = {
-        name: resource
-        if name == job.cluster.server_resource or profile.source(job.cluster, name) is not None
-        else resource.model_copy(update={"limit": 0})
-        for name, resource in job.cluster.resources.items()
-    }
-    cluster = job.cluster.model_copy(update={"resources": known})
+    cluster = profile.offered(job.cluster)
     found = frontier(make_problem(profile, cluster, plan.throughput, samples, sync=plan.sync), on_point=on_point)
     return replace(details, frontier=found if found.plans else None)
 

@@ -13,10 +13,11 @@ import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.responses import JSONResponse, Response
@@ -90,6 +91,25 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 
+def comes_from_here(headers: Mapping[str, str], *, is_local: bool) -> bool:
+    """Whether a request comes from no page of another host, and not under a name that leads here by a trick of DNS.
+
+    Where one `is_local`, on loopback, this machine has no other names than its numbers and localhost.
+    """
+    host, origin = headers.get("host", ""), headers.get("origin")
+    is_known = not is_local or _is_number_or_localhost(host)
+    return is_known and (origin is None or urlsplit(origin).netloc == host)
+
+
+def _is_number_or_localhost(host: str) -> bool:
+    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True
+
+
 def url_of(opened: socket.socket) -> str:
     """Return the address of a socket as a URL."""
     host, port = opened.getsockname()[:2]
@@ -130,17 +150,14 @@ def run_app(
     ready: Callable[[], None],
     stop_s: float,
     max_connections: int | None = None,
-    ending: Callable[[Callable[[], bool]], None] = lambda _: None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, and return its number. Requests under way have `stop_s` to be answered.
 
     ready            is called once requests are taken
     max_connections  while there are as many, every request is refused with 503; None: there is no limit
-    ending           is given a function that tells whether a signal has come, for answers that would never end
     """
     server = _Server(_config(app, stop_s, max_connections))
     server.ready = ready
-    ending(lambda: server.should_exit)
     server.run(sockets=[opened])
     return server.received
 

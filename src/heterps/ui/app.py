@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -22,7 +21,6 @@ from starlette.responses import (
     PlainTextResponse,
     RedirectResponse,
     Response,
-    StreamingResponse,
 )
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,15 +32,17 @@ from heterps.report.page.templates import asset
 from heterps.report.page.what_if import render_what_if
 from heterps.report.prometheus import CONTENT_TYPE, exposition
 from heterps.report.read_run import RecordedRun, read_run
+from heterps.serving.listen import comes_from_here
+from heterps.training.run.folder import PROFILE
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
-from heterps.ui.watch import EVERY_S, Watched, facts
-from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis
+from heterps.ui.watch import Watched, facts
+from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis, searches_part
 
 MOST_COMPARED = 8
 MOST_BODY = 65_536
-STILL_S = 15.0
-"""Seconds without a change after which an empty line keeps a stream open."""
+HELD_S = 0.5
+"""Longest time that a page waits for what has changed; a job that is busy is asked about at the next time."""
 LISTEN_S = 0.1
 """Seconds between two looks whether somebody still waits for an answer that takes long."""
 HEADERS = {
@@ -54,14 +54,12 @@ HEADERS = {
 }
 
 
-def make_app(
-    folder: Path, token: str, is_ending: Callable[[], bool] = lambda: False, *, is_local: bool = True
-) -> ASGIApp:
-    """Return the application over the runs in `folder`. Streams of changes end once `is_ending`.
+def make_app(folder: Path, token: str, *, is_local: bool = True) -> ASGIApp:
+    """Return the application over the runs in `folder`.
 
     Where it `is_local`, on loopback, it answers to no other name of this machine than its numbers and localhost.
     """
-    pages = _Pages(folder, is_ending)
+    pages = _Pages(folder)
     app = Starlette(
         routes=[
             Route("/", pages.list),
@@ -76,6 +74,7 @@ def make_app(
             Route("/run/{name}/what-if/plan", pages.what_if_plan),
             Route("/run/{name}/what-if/next", pages.what_if_next),
             Route("/run/{name}/what-if/frontier", pages.what_if_frontier),
+            Route("/run/{name}/what-if/searches", pages.what_if_searches),
             Route("/run/{name}/{action}", pages.act, methods=["POST"]),
         ],
         exception_handlers={HTTPException: _refused, HeterpsError: _said},
@@ -106,24 +105,21 @@ class _Gate:
                 message = {**message, "headers": [*message["headers"], *added]}
             await send(message)
 
-        if hmac.compare_digest(given.encode(), self._token) and self._comes_from_here(Headers(scope=scope)):
+        is_from_here = comes_from_here(Headers(scope=scope), is_local=self._is_local)
+        if hmac.compare_digest(given.encode(), self._token) and is_from_here:
             inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), "root_path": ""}
             await self._app(inner, receive, send_with_headers)
         else:
             text = "Open the address that `heterps ui` printed: it has a token, and this one has not.\n"
             await PlainTextResponse(text, 403)(scope, receive, send_with_headers)
 
-    def _comes_from_here(self, headers: Headers) -> bool:
-        host, origin = headers.get("host", ""), headers.get("origin")
-        is_known = not self._is_local or _is_number_or_localhost(host)
-        return is_known and (origin is None or urlsplit(origin).netloc == host)
-
 
 class _Pages:
-    def __init__(self, folder: Path, is_ending: Callable[[], bool]) -> None:
-        self._folder, self._is_ending = folder, is_ending
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._runs = RunList(folder)
         self._watched: dict[str, Watched] = {}
+        self._refreshing: dict[str, asyncio.Task[None]] = {}
 
     async def list(self, request: Request) -> Response:
         search = request.query_params.get("q", "")
@@ -134,39 +130,26 @@ class _Pages:
         watched = await self._find(request)
         look = await asyncio.to_thread(watched.look)
         job = _job(watched.folder)
-        page = render_watched(watched.name, look.html, look.digest, look.status, job, is_running=look.is_running)
+        has_profile = (watched.folder / PROFILE).is_file()
+        page = render_watched(
+            watched.name, look.html, look.digest, look.status, job, is_running=look.is_running, has_profile=has_profile
+        )
         return HTMLResponse(page)
 
     async def events(self, request: Request) -> Response:
-        watched = await self._find(request)
-        seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
-        return StreamingResponse(self._changes(watched, seen), media_type="text/event-stream")
+        """What has changed since the event that the page saw last. The page asks again a second later.
 
-    async def _changes(self, watched: Watched, seen: str) -> AsyncIterator[bytes]:
-        still_s, told = 0.0, b""
-        while not self._is_ending():
-            look = watched.recent
-            if look is None:
-                look = await asyncio.to_thread(watched.look)
-            if look.digest != seen:
-                seen, still_s = look.digest, 0.0
-                yield look.event
-            elif look.is_running:
-                glance = watched.recent_glance
-                if glance is None:
-                    glance = await asyncio.to_thread(watched.glance)
-                if not glance.is_running:
-                    continue  # the next look is at a run that is over
-                if glance.event != told:
-                    told, still_s = glance.event, 0.0
-                    yield told
-            if not look.is_running:
-                yield b"event: end\ndata: ended\n\n"
-                return
-            await asyncio.sleep(EVERY_S)
-            if (still_s := still_s + EVERY_S) >= STILL_S:
-                still_s = 0.0
-                yield b":\n\n"
+        No answer stays open: a browser has six connections to a host for all its windows, and one more page that held
+        one would leave none to a click.
+        """
+        watched = await self._find(request)
+        refreshing = self._refreshing.get(watched.name)
+        if refreshing is None or refreshing.done():  # one thread looks, however many pages ask
+            refreshing = self._refreshing[watched.name] = asyncio.create_task(asyncio.to_thread(watched.refresh))
+        if (await asyncio.wait({refreshing}, timeout=HELD_S))[0]:
+            refreshing.result()
+        seen = request.headers.get("last-event-id", request.query_params.get("seen", ""))
+        return Response(watched.news(seen), media_type="text/event-stream")
 
     async def act(self, request: Request) -> Response:
         watched = await self._find(request)
@@ -206,10 +189,16 @@ class _Pages:
         return JSONResponse({"html": found})
 
     async def what_if_frontier(self, request: Request) -> Response:
-        """The search for a frontier ends early when the page has gone, or has asked for another."""
+        return await self._what_if_search(request, frontier_part)
+
+    async def what_if_searches(self, request: Request) -> Response:
+        return await self._what_if_search(request, searches_part)
+
+    async def _what_if_search(self, request: Request, part: Callable[..., str]) -> Response:
+        """A part that takes long. The search for it ends early when the page has gone, or has asked for another."""
         watched, asked = await self._find(request), dict(request.query_params)
         basis, is_over = await asyncio.to_thread(read_basis, watched.folder), threading.Event()
-        search = asyncio.create_task(asyncio.to_thread(frontier_part, basis, asked, is_over.is_set))
+        search = asyncio.create_task(asyncio.to_thread(part, basis, asked, is_over.is_set))
         while not (await asyncio.wait({search}, timeout=LISTEN_S))[0]:
             if await request.is_disconnected():
                 is_over.set()
@@ -249,6 +238,9 @@ class _Pages:
 
     async def _find(self, request: Request) -> Watched:
         name = request.path_params["name"]
+        known = self._watched.get(name)
+        if known is not None and (known.folder / "job.yaml").is_file():
+            return known  # pages ask each second, and a folder of a thousand runs takes milliseconds to go through
         folders = await asyncio.to_thread(self._runs.folders)
         if name not in folders:
             raise HTTPException(404, f"There is no run {name} in {self._folder}.")
@@ -258,15 +250,6 @@ class _Pages:
 async def _to_page(request: Request) -> Response:
     """Lead an address without its last slash to the page, relative to which its links are."""
     return RedirectResponse(f"{quote(request.path_params['name'])}/")
-
-
-def _is_number_or_localhost(host: str) -> bool:
-    name = urlsplit(f"//{host}").hostname or ""
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return name == "localhost"
-    return True
 
 
 def _job(folder: Path) -> Job | None:

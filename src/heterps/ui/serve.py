@@ -22,7 +22,5 @@ def serve_ui(folder: Path, host: str, port: int, token: str | None, ready: Calla
         raise RunError(f"{folder}: there is no such folder. `heterps train` makes runs in runs/ unless --run is given.")
     drawn = token or secrets.token_urlsafe(24)
     opened = listening(host, port, drawn)
-    ends: list[Callable[[], bool]] = []
-    is_local = is_loopback(opened.getsockname()[0])
-    app = make_app(folder, drawn, lambda: any(is_ending() for is_ending in ends), is_local=is_local)
-    return run_app(app, opened, lambda: ready(f"{url_of(opened)}/{drawn}/"), STOP_S, ending=ends.append)
+    app = make_app(folder, drawn, is_local=is_loopback(opened.getsockname()[0]))
+    return run_app(app, opened, lambda: ready(f"{url_of(opened)}/{drawn}/"), STOP_S)

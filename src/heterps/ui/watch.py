@@ -39,6 +39,8 @@ LIVE_TRACE_BYTES = 100_000
 """Bytes at the end of each trace that are read while the job runs; of a run that is over, all that a report reads."""
 ANSWER_S = 5.0
 """Seconds in which a job says how it stands; one that is busy with a checkpoint is asked again at the next look."""
+RETRY, END = b"retry: %d\n\n" % (1000 * EVERY_S), b"event: end\ndata: ended\n\n"
+"""Told in a stream: when the page asks again, and that there is nothing more to ask."""
 LOG_BYTES = 4000
 MOST_LOGS = 20
 
@@ -101,6 +103,22 @@ class Watched:
                 if not is_running:
                     self._pause_s = 0.0
             return glance
+
+    def refresh(self) -> None:
+        """Make `news` those of now, which takes as long as the job takes to answer."""
+        if self.look().is_running and not self.glance().is_running:
+            self.look()
+
+    def news(self, seen: str) -> bytes:
+        """Return what a page that saw the body with the digest `seen` has to be told, as far as it is known by now."""
+        look, glance, told = self._last, self._glance, RETRY
+        if look is None:
+            return told
+        if look.digest != seen:
+            told += look.event
+        elif look.is_running and glance is not None:
+            told += glance.event
+        return told if look.is_running else told + END
 
     @property
     def recent(self) -> Look | None:

@@ -1,9 +1,9 @@
 """What-if questions about a run: which plan would be the cheapest at other prices, limits, memory, ports or speed?
 
     files of the run         fields of the page          the exact planner
-      job: cluster, profile    price.cpu=0.06     -->      problem  -->  plan and its bill, at once
-      plan: floor, samples     deadline=12                          -->  the next plans
-                                                                    -->  the frontier
+      job: cluster             price.cpu=0.06     -->      problem  -->  plan and its bill, at once
+      profile                  deadline=12                          -->  the next plans
+      plan: floor, samples                                          -->  the frontier
 
 A field that has the text it had in the run is unchanged, so that nothing is lost by writing a number. The run stays as
 it is: `heterps replan` changes a job.
@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heterps.config import Cluster, load_job
-from heterps.errors import ConfigError, HeterpsError
+from heterps.errors import ConfigError
 from heterps.planning.plan import Plan, load_plan
 from heterps.profiling.profile import Profile, load_profile
-from heterps.training.run.control import find
+from heterps.training.run.folder import PROFILE
 from heterps.yamlfile import validate
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ RESOURCE_FIELDS = {"price": "usd_per_hour", "limit": "limit", "memory": "memory_
 """Fields of a resource or a machine, as `price.cpu` names them."""
 SPOT_FIELDS = {"spot": "usd_per_hour", "spots": "limit", "interruptions": "interruptions_per_hour"}
 """Fields of the spot units of a resource: their price, their limit, how often one is taken back; all blank: none."""
-LONGEST_S = 5.0
-"""Longest search for a plan."""
+LONGEST_S, METHOD_S = 5.0, 2.0
+"""Longest search for a plan, and of each method where all are compared."""
 MOST, LEAST = 1e15, 1e-9
 """Numbers out of this range are refused, but for 0: sums of them would have no digits left."""
 MOST_UNITS = {"resources": 1_000_000, "machines": 1000}
@@ -86,16 +86,15 @@ class Question:
 
 
 def read_basis(folder: Path) -> Basis:
-    """Read what a run says. Raises ConfigError where it has no profile, or the profile is not there."""
+    """Read what a run says. Resources that its profile has no times on are not to be had, until a limit is given.
+
+    Raises ConfigError where the run has no profile.
+    """
     job = load_job(folder / "job.yaml")
-    if job.profile is None:
-        raise ConfigError("the job names no profile, and plans are made from one: give it `profile`.")
-    try:
-        path = find(folder).directory / job.profile
-    except HeterpsError:  # it is over, or runs where it cannot be asked from here
-        path = Path(job.profile)
-    profile = load_profile(path).at_batch_size(job.data.batch_size)
-    return Basis(job.cluster, profile, load_plan(folder / "plan.json"))
+    if not (folder / PROFILE).is_file():
+        raise ConfigError("the run has no profile, and plans are made from one: give its job a `profile`.")
+    profile = load_profile(folder / PROFILE).at_batch_size(job.data.batch_size)
+    return Basis(profile.offered(job.cluster), profile, load_plan(folder / "plan.json"))
 
 
 def parse_question(basis: Basis, asked: Mapping[str, str]) -> Question:
@@ -149,12 +148,27 @@ def frontier_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], 
     from heterps.planning.frontier import frontier
     from heterps.report.page.planned import render_alternatives
 
-    def on_point(_: Plan) -> None:
-        if is_over():
-            raise ConfigError("nobody waits for this frontier any more.")
+    solved, watch = _solve(basis, asked), _unless(is_over)
+    return render_alternatives(solved.problem, solved.plan, frontier(solved.problem, on_point=watch))
 
-    solved = _solve(basis, asked)
-    return render_alternatives(solved.problem, solved.plan, frontier(solved.problem, on_point=on_point))
+
+def searches_part(basis: Basis, asked: Mapping[str, str], is_over: Callable[[], bool] = lambda: False) -> str:
+    """Return the HTML of every method's plan and search. It gives up between two of them once nobody waits for it."""
+    from heterps.planning.api import compare
+    from heterps.report.page.planned import render_searches
+
+    solved, watch = _solve(basis, asked), _unless(is_over)
+    return render_searches(compare(solved.problem, others="all", seconds=METHOD_S, on_start=watch))
+
+
+def _unless(is_over: Callable[[], bool]) -> Callable[[object], None]:
+    """Return what raises ConfigError once a search is over, whatever it is told."""
+
+    def watch(_: object) -> None:
+        if is_over():
+            raise ConfigError("nobody waits for this search any more.")
+
+    return watch
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _mark(panel: Panel, chart: Chart) -> Iterator[Markup]:
 
 def _series(panel: Panel, chart: Chart) -> list[Markup]:
     lines, dots = [], []
-    for is_known, run in groupby(_thin_points(chart.points), lambda point: point[1] is not None):
+    for is_known, run in groupby(thin_points(chart.points), lambda point: point[1] is not None):
         places = [(panel.across(x), panel.down(y), x, y) for x, y in run if y is not None]
         if is_known and len(places) > 1:
             path = [(x, y) for x, y, _, _ in places]
@@ -135,10 +135,10 @@ def _spot_style(i: int) -> int:
     return (i + 1) % len(MARKS)
 
 
-def _thin_points(points: Sequence[Point]) -> list[Point]:
-    """Thin to MAX_POINTS points or so: means of neighbours, at the place of the last of them; the end is kept."""
-    group = math.ceil(len(points) / MAX_POINTS)
-    if group == 1:
+def thin_points(points: Sequence[Point], most: int = MAX_POINTS) -> list[Point]:
+    """Thin to about `most` points: means of neighbours, at the place of the last of them; the end is kept."""
+    group = math.ceil(len(points) / most)
+    if group <= 1:
         return list(points)
     thinned: list[Point] = []
     for start in range(0, len(points) - 1, group):
@@ -260,15 +260,18 @@ class Span:
     shares: tuple[float, ...] | None
 
 
-def draw_shares(title: str, value: str, spans: Sequence[Span]) -> Markup:
-    """Stacked shares of a stage's time as a `<figure>`: one bar per interval, as wide as its samples."""
+def draw_shares(title: str, value: str, spans: Sequence[Span], most: int = MAX_POINTS) -> Markup:
+    """Stacked shares of a stage's time as a `<figure>`: one bar per interval, as wide as its samples.
+
+    Neighbours are put together where there are more intervals than `most`.
+    """
     if not any(span.shares for span in spans):
         return figure(title, EMPTY, value=value)
     panel = Panel((0.0, spans[-1].end or 1.0))
     levels = (0.0, 0.25, 0.5, 0.75, 1.0)
     drawing = panel.svg(
         f"{title}: shares of {', '.join(DOINGS)} over {panel.x[1]:,.0f} samples",
-        *(part for span in thin(spans) if span.shares for part in _stack(panel, span, span.shares)),
+        *(part for span in thin(spans, most) if span.shares for part in _stack(panel, span, span.shares)),
         *panel.levels(levels, [f"{share:.0%}" for share in levels]),
         *panel.positions("samples"),
     )
@@ -283,9 +286,9 @@ def share_legend() -> Markup:
     )
 
 
-def thin(spans: Sequence[Span]) -> list[Span]:
-    """Return at most MAX_POINTS spans: neighbours become one, with the mean of their shares by samples."""
-    size = math.ceil(len(spans) / MAX_POINTS)
+def thin(spans: Sequence[Span], most: int = MAX_POINTS) -> list[Span]:
+    """Return at most `most` spans: neighbours become one, with the mean of their shares by samples."""
+    size = math.ceil(len(spans) / most)
     if size <= 1:
         return list(spans)
     thinned = []

@@ -4,7 +4,8 @@ render_planned        the layers as a chain of stages, the bill by part, the bot
 render_next_plans     what the next cheaper and the next faster plan change
 render_rivals         the policies and batch sizes that were compared
 render_alternatives   the frontier: every point is a button that shows its plan (alternatives.py draws it)
-render_plan_page      all of them, and how every method searched, as one file that loads nothing
+render_searches       the methods that were compared, and how each searched
+render_plan_page      all of them, as one file that loads nothing
 """
 
 from __future__ import annotations
@@ -103,14 +104,22 @@ def render_alternatives(problem: Problem, plan: Plan, frontier: Frontier) -> Mar
     )
 
 
+def render_searches(compared: PlanComparison) -> Markup:
+    """The part of a page with the plans of the methods, and how each came to its own; nothing if none was compared."""
+    chosen, options = compared.chosen, compared.options
+    return _part(
+        "searches.html.j2",
+        methods=[_method(option) for option in options],
+        searches=[_search(option, chosen) for option in options if option.trace],
+    ) if options else Markup()  # fmt: skip
+
+
 def render_plan_page(
     problem: Problem,
     compared: PlanComparison,
     beside: Neighbours,
     frontier: Frontier,
     rivals: Sequence[dict[str, Any]] = (),
-    *,
-    has_searches: bool = False,
 ) -> str:
     """The page in one file. `rivals` are the policies and batch sizes that were compared, see `cheapest_variant`."""
     chosen = compared.chosen
@@ -123,8 +132,7 @@ def render_plan_page(
         next_plans=render_next_plans(problem, chosen, beside),
         alternatives=render_alternatives(problem, chosen, frontier),
         rivals=render_rivals(rivals),
-        methods=[_method(option) for option in compared.options] if has_searches else [],
-        searches=[_search(option, chosen) for option in compared.options if option.trace] if has_searches else [],
+        searches=render_searches(compared),
     )
 
 

@@ -12,12 +12,14 @@ from markupsafe import Markup
 from heterps.config import Job
 from heterps.report.figures import duration, rate, ratio, usd
 from heterps.report.meaning import FINISHED, compare, measures_in
-from heterps.report.page.charts import Series, draw_lines
+from heterps.report.page.charts import MAX_POINTS, Point, Series, draw_lines, thin_points
 from heterps.report.page.templates import render
 from heterps.report.read_run import RecordedRun
 
 MOST_LINES = 500
 """Number of runs in the list; older ones are found by a search."""
+MOST_POINTS = 480
+"""Points that a chart shows of all runs together; of longer runs, means of neighbours."""
 MOST_FIELD = 60
 """Characters of a job's field that are shown beside another's."""
 
@@ -62,9 +64,16 @@ def render_list(folder: str, lines: Sequence[Line], search: str) -> str:
 
 
 def render_watched(
-    name: str, body: str, digest: str, status: Mapping[str, Any] | None, job: Job | None, *, is_running: bool
+    name: str,
+    body: str,
+    digest: str,
+    status: Mapping[str, Any] | None,
+    job: Job | None,
+    *,
+    is_running: bool,
+    has_profile: bool,
 ) -> str:
-    """The page around the body of a run, with what may be asked of its job."""
+    """The page around the body of a run, with what may be asked of its job, and of the planner if it has a profile."""
     stages = [] if status is None else status.get("stages") or []
     can_replan = job is not None and job.profile is not None and job.has_workers
     resources = job.cluster.resources.items() if job is not None and can_replan else ()
@@ -75,7 +84,7 @@ def render_watched(
         body=Markup(body),  # its values are escaped
         digest=digest,
         is_running=is_running,
-        has_profile=job is not None and job.profile is not None,
+        has_profile=has_profile,
         num_stages=len(stages) if job is not None and job.has_workers else 0,
         resources=[(resource, f"{found.usd_per_hour:.15g}", found.limit) for resource, found in resources],
     )
@@ -122,10 +131,10 @@ def _charts(runs: Mapping[str, RecordedRun]) -> list[Markup]:
     """A chart for each metric that some run has, and one of the speed."""
     measures = {m.field: m for run in runs.values() for m in measures_in(run.metrics[-1] if run.metrics else {})}
     shown = [(m.title, field, m.show) for field, m in measures.items()]
-    found = []
+    found, most = [], min(MAX_POINTS, MOST_POINTS // max(1, len(runs)))
     for title, field, show in [*shown, ("Samples/s", "samples_per_s", rate)]:
         series = [
-            Series(name, [(x, y, f"{show(y)} at {x:,} samples") for x, y in _points(run, field)])
+            Series(name, [(x, y, f"{show(y)} at {x:,} samples") for x, y in _points(run, field, most)])
             for name, run in runs.items()
         ]
         if any(one.points for one in series):
@@ -139,8 +148,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= MOST_FIELD else f"{text[: MOST_FIELD - 1]}…"
 
 
-def _points(run: RecordedRun, field: str) -> list[tuple[int, float]]:
-    return [(line["samples"], line[field]) for line in run.metrics if line.get(field) is not None]
+def _points(run: RecordedRun, field: str, most: int) -> list[tuple[float, float]]:
+    known: list[Point] = [(line["samples"], line[field]) for line in run.metrics if line.get(field) is not None]
+    return [(x, y) for x, y in thin_points(known, most) if y is not None]
 
 
 def _fields(values: Mapping[str, Any], at: str = "") -> dict[str, Any]:

@@ -8,8 +8,11 @@ from heterps.planning.plan import Plan
 from heterps.report.emulated import seconds_word
 from heterps.report.figures import plural, rate
 from heterps.report.meaning import COMPLETED, UNFINISHED, UNPREDICTED, follows_plan
-from heterps.report.page.charts import Span, draw_shares, share_legend
+from heterps.report.page.charts import MAX_POINTS, Span, draw_shares, share_legend
 from heterps.report.stage_figures import DOINGS, StageFigures, bottleneck, in_step, percent, recoveries, title
+
+MOST_SPANS = 1200
+"""Intervals that the charts of all stages show together, so that a page of many stages stays small."""
 
 
 def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -19,6 +22,8 @@ def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, An
         return None
     slowest = bottleneck(stages)
     doings = (doing.capitalize() for doing in DOINGS)
+    most = min(MAX_POINTS, max(1, MOST_SPANS // len(stages)))
+    compute = [percent(stage.get("compute")) for stage in stages]
     return {
         "heads": ("Stage", "Layers", "Workers", f"Samples/s{seconds_word(summary)}", *doings, "Queue"),
         "rows": [_row(stages, number, plan, is_slowest=number == slowest) for number in range(len(stages))],
@@ -26,8 +31,8 @@ def stage_values(plan: Plan, summary: dict[str, Any], metrics: list[dict[str, An
         "when": _when(summary),
         "legend": share_legend(),
         "charts": [
-            draw_shares(f"S{title(stages, i)[1:]}", f"{percent(stage.get('compute'))} compute", _spans(metrics, i))
-            for i, stage in enumerate(stages)
+            draw_shares(f"S{title(stages, i)[1:]}", f"{share} compute", _spans(metrics, i), most)
+            for i, share in enumerate(compute)
         ],
     }
 

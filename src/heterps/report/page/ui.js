@@ -24,17 +24,29 @@ function keepReader(change) {
   if (reached >= 0) live.querySelectorAll(REACHED)[reached]?.focus({ preventScroll: true });
 }
 
+// A stream ends with what was new, and the browser asks again a second later: no page holds one of the six connections
+// that a browser has for all windows of a host. So a stream is lost only if it ends before it has begun.
 if (live && live.dataset.events) {
   const events = new EventSource(live.dataset.events + "?seen=" + encodeURIComponent(live.dataset.digest));
-  const back = () => { if (said.dataset.lost) { say(""); delete said.dataset.lost; } };
-  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); back(); });
+  let hasBegun = false, isLost = false;
+  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); });
   events.addEventListener("now", (event) => {
     const part = live.querySelector(".now");
     if (part) keepReader(() => { part.outerHTML = event.data; });
-    back();
   });
   events.addEventListener("end", () => { events.close(); document.getElementById("actions")?.remove(); say("The job has ended."); });
-  events.addEventListener("error", () => { said.dataset.lost = "yes"; say("No connection: trying again."); });
+  events.addEventListener("open", () => {
+    hasBegun = true;
+    if (isLost) say("");
+    isLost = false;
+  });
+  events.addEventListener("error", () => {
+    if (!hasBegun) {
+      isLost = true;
+      say(events.readyState === EventSource.CLOSED ? "This run is not shown here any more." : "No connection: trying again.");
+    }
+    hasBegun = false;
+  });
 }
 
 for (const form of document.querySelectorAll("form[data-action]")) {
@@ -60,7 +72,8 @@ for (const form of document.querySelectorAll("form[data-action]")) {
 
 const question = document.getElementById("question");
 const parts = ["plan", "next", "frontier"].map((id) => document.getElementById(id));
-let isAsking = false, isChanged = false, search = null;
+const searches = document.getElementById("searches"), searchButton = document.getElementById("search");
+let isAsking = false, isChanged = false, search = null, longSearch = null;
 
 function addSlider(field) {
   const slider = document.createElement("input"), most = Number(field.dataset.most);
@@ -76,6 +89,8 @@ function addSlider(field) {
 async function askWhatIf() {
   isChanged = true;
   search?.abort();
+  longSearch?.abort();
+  searches.classList.add("old");
   if (isAsking) return;
   isAsking = true;
   while (isChanged) {
@@ -83,24 +98,36 @@ async function askWhatIf() {
     const asked = new URLSearchParams(new FormData(question));
     for (const part of parts) part.classList.add("old");
     for (const part of parts) {
-      if (isChanged || !await showPart(part, asked)) break;
+      if (isChanged) break;
+      search = part.id !== "plan" ? new AbortController() : null;
+      if (!await showPart(part, asked, search)) break;
     }
   }
   isAsking = false;
 }
 
-async function showPart(part, asked) {
+async function searchByEveryMethod() {
+  if (longSearch) { longSearch.abort(); return; }
+  longSearch = new AbortController();
+  searchButton.textContent = "Stop the search";
+  say("Searching by every method: this takes up to half a minute.");
+  await showPart(searches, new URLSearchParams(new FormData(question)), longSearch);
+  searchButton.textContent = "Search by every method";
+  say("");
+  longSearch = null;
+}
+
+async function showPart(part, asked, aborter) {
   const refused = document.getElementById("refused");
-  search = part.id !== "plan" ? new AbortController() : null;
   try {
-    const told = await (await fetch("what-if/" + part.id + "?" + asked, { signal: search?.signal })).json();
+    const told = await (await fetch("what-if/" + part.id + "?" + asked, { signal: aborter?.signal })).json();
     refused.textContent = told.error ?? "";
     if (told.html === undefined) return false;
     part.innerHTML = told.html;
     part.classList.remove("old");
     return true;
   } catch (error) {
-    if (!isChanged) refused.textContent = "The page's server could not be asked: " + error.message;
+    if (error.name !== "AbortError") refused.textContent = "The page's server could not be asked: " + error.message;
     return false;
   }
 }
@@ -109,5 +136,7 @@ if (question) {
   for (const field of question.querySelectorAll("input[data-most]")) addSlider(field);
   question.addEventListener("input", askWhatIf);
   question.addEventListener("submit", (event) => { event.preventDefault(); askWhatIf(); });
+  searchButton.addEventListener("click", searchByEveryMethod);
+  searchButton.hidden = false;
   askWhatIf();
 }

@@ -51,6 +51,7 @@ MAY_CHANGE = {
 ids may be found or not yet; ids of another kind are other data. Other training data is for a run that is done with its
 own: a position in files belongs to them."""
 
+PROFILE = "profile.json"
 ALWAYS_MEASURED = {"samples", "seconds", "rows", "table_bytes"}
 """Fields that no line of metrics.jsonl is without, and that are never null."""
 
