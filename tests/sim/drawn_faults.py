@@ -85,8 +85,7 @@ def is_well(server: SimulatedServer) -> bool:
 def kill_worker(storm: Storm, fault: Fault) -> None:
     simulated, workers = storm.simulated, storm.simulated.layout.workers
     worker = workers[fault.number % len(workers)]
-    may_die = simulated.core.is_training or simulated.core.recovery.is_starting(worker)
-    if may_die and not (storm.is_bounded and simulated.core.recovery.is_starting(worker)):
+    if not (storm.is_bounded and simulated.core.recovery.is_starting(worker)):
         simulated.kill(worker)
 
 

@@ -109,7 +109,8 @@ def run_by_plan(
             job, plan = outcome.job, outcome.plan  # [1]
             run.resume(job)
             emulated, resume = emulation_of(job, plan), True
-            observer.changed(f"a new plan: {describe(plan)}")
+            what = "the job goes on with other servers" if outcome.moves else f"a new plan: {describe(plan)}"
+            observer.changed(what)
 
 
 def train_once(

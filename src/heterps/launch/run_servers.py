@@ -290,7 +290,7 @@ class LocalServer:
 
     child: Child | Adopted
     address: str
-    has_to_leave = False
+    has_to_leave, has_place = False, True
 
     @property
     def loss(self) -> PeerDied | None:

@@ -199,7 +199,8 @@ class Coordinator:
                 if stopped_by := stop():
                     test = None  # of a part of the test set
             elif self._job.validation.on_stop:
-                test = self._test(lambda: None)
+                test = self._test(self._until_grace)
+                test = test if self._until_grace() is None else None
         trained = progress.train_metrics()
         self._take_news()
         return Outcome(
@@ -222,9 +223,13 @@ class Coordinator:
 
     def _validate(self) -> Metrics | None:
         """Metrics of the samples for validation; None if a stop came before they were all seen."""
-        stop = (lambda: None) if self._core.stopped_by is not None else self._stop
+        stop = self._stop if self._core.stopped_by is None else self._until_grace
         metrics = evaluate_validation(self._job, self._model, self._observer, stop)
         return metrics if stop() is None else None
+
+    def _until_grace(self) -> str | None:
+        """Why a job that was stopped must end its evaluation too; None while there is time."""
+        return None if self._core.grace.evaluates(time.monotonic()) else self._core.stopped_by
 
     @property
     def _clock_to_keep(self) -> int | None:
@@ -270,8 +275,10 @@ class Coordinator:
         self._perform(self._core.tick(now, is_idle=envelope is None))
 
     def _take_news(self) -> None:
-        """Count what has happened to servers with mirrors."""
-        self._core.progress.recoveries += tell_news(self._fleet.take_news(), self._observer)
+        """Count what has happened to servers, and do what is asked for because one has to leave."""
+        self._core.progress.recoveries += tell_news(news := self._fleet.take_news(), self._observer)
+        for asked in filter(None, (one.asks for one in news)):
+            self._core.leave_servers(moves=asked == "move")
 
     def _handle_commands(self) -> None:
         """Answer commands, between two messages of workers."""
