@@ -198,9 +198,9 @@ class SimulatedJob:
         if self._is_busy:  # it waits for servers
             self.network.call_at(self.network.now_s + BUSY_S, self.kill_coordinator)
             return
-        if self.core.is_over or not (self.journal.has_begun or self.mirrored):  # the next would begin anew
+        if self.core.is_over or not self.journal.has_begun:  # the next would begin anew
             return
-        if self.mirrored or self.journal.read() is None:
+        if self.journal.read() is None:
             self.failed = "the coordinator was killed, and left nothing by which another one could go on"
             return
         self._is_busy = True
@@ -209,12 +209,16 @@ class SimulatedJob:
         for worker in self.workers.values():
             worker.die()
         self.model.client.close()
+        self.servers.kill_keeper()
         self.network.call_at(self.network.now_s + self._start_s, self._take_over)
 
     def _take_over(self) -> None:
         """Go on as the next coordinator, by the journal of the one before, with workers of their next incarnation."""
         left = self.journal.read()
         assert left is not None
+        if not self.servers.take_over():
+            self.failed = "the coordinator was killed, and a server that it left is gone or does not answer"
+            return
         found = left.next_life()
         life = found.head.life
         self.layout = found.next_layout

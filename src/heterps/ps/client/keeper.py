@@ -36,6 +36,8 @@ HELD_UP_S = 1.0
 """A keeper that was not called for so long was held up itself, and counts the silence of servers from then on."""
 START_S = 180.0
 """Seconds that a new server gets until it answers."""
+IN_A_LIFE = 100_000
+"""Of servers with one number, fewer are started by a keeper; of Leads, fewer than its square are sent."""
 ENDS_SOON = "its process was told to end, or its machine"
 
 
@@ -94,10 +96,11 @@ class _Vacancy:
 
 
 class Keeper:
-    """Keeps the servers of `roster`, which have answered. Either all of them have mirrors, or none has.
+    """Keeps the servers of `roster`, which have answered. Either they have mirrors, or none has.
 
     silence_s   a server that has not answered for so long is lost
     next_start  says when a new server may be started, given the time of a loss; None: no more are
+    life        how many keepers the servers have had; a mirror that is missing then is started
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Keeper:
         silence_s: float,
         next_start: Callable[[float], float | None],
         now: float,
+        life: int = 1,
     ) -> None:
         self.roster = roster
         self.failure: HeterpsError | None = None
@@ -114,13 +118,16 @@ class Keeper:
         """The server without which the job cannot go on, if that is the `failure`."""
         self._silence_s, self._next_start = silence_s, next_start
         self._watched = {seat.name: _Watched(now) for seat in roster.seats}
-        self._vacancies: dict[int, _Vacancy] = {}  # by server
+        self._vacancies = {  # by server
+            number: _Vacancy(now, now) for number, mirror in enumerate(roster.mirrors) if mirror is None
+        }
         self._taking_over: dict[str, tuple[float, str]] = {}  # mirrors in a new place, since when, and whose it was
         self._news: list[News] = []
         self._asked: set[News] = set()
-        self._lives = dict.fromkeys(range(roster.num_shards), 1)
+        before = (life - 1) * IN_A_LIFE  # more than any keeper before has used
+        self._lives = dict.fromkeys(range(roster.num_shards), 1 + before)
         self._requests, self._answers = server_codec(), client_codec()
-        self._ids = 0
+        self._ids = before * IN_A_LIFE
         self._led_at = -math.inf
         self._ticked_at = now
 

@@ -279,6 +279,8 @@ class Coordinator:
         self._core.progress.recoveries += tell_news(news := self._fleet.take_news(), self._observer)
         for asked in filter(None, (one.asks for one in news)):
             self._core.leave_servers(moves=asked == "move")
+        if news and self._journal is not None and self._journal.has_begun:
+            self._begin_journal()  # for it says who they are
 
     def _handle_commands(self) -> None:
         """Answer commands, between two messages of workers."""
@@ -370,8 +372,8 @@ class Coordinator:
 
     def _begin_journal(self) -> None:
         if self._journal is not None:
-            core = self._core
-            self._journal.begin(core.layout, core.clock, core.progress, self._checkpoint_progress())
+            core, told = self._core, self._checkpoint_progress()
+            self._journal.begin(core.layout, core.clock, core.progress, told, self._fleet.place)
 
     def _checkpoint_progress(self) -> dict[str, Any]:
         core = self._core
