@@ -193,14 +193,11 @@ class Coordinator:
     def _conclude(self, stop: Callable[[], str | None]) -> Outcome:
         core, progress, model = self._core, self._core.progress, self._model
         test, stopped_by = None, core.stopped_by
-        if self._job.data.test is not None:
-            if stopped_by is None:
-                test = self._test(stop)
-                if stopped_by := stop():
-                    test = None  # of a part of the test set
-            elif self._job.validation.on_stop:
-                test = self._test(self._until_grace)
-                test = test if self._until_grace() is None else None
+        if self._job.data.test is not None and (stopped_by is None or self._job.validation.on_stop):
+            interrupted = stop if stopped_by is None else self._until_grace
+            test = self._test(interrupted)
+            if (reason := interrupted()) is not None:
+                test, stopped_by = None, reason  # of a part of the test set
         trained = progress.train_metrics()
         self._take_news()
         return Outcome(

@@ -390,7 +390,7 @@ class CoordinatorCore:
         self._wait.check(self._now)
         owing = self.flow.waited_for if self.is_training else ()
         silent = self.silence.too_long(owing, self._now, is_idle=is_idle)
-        why = too_silent(silent, self.silence.deadline_s)
+        why = too_silent(silent, self.silence.deadline_s, self.clock)
         for worker in silent:
             if (effects := self._lose(worker, why)) is None:
                 raise PeerLost(why)

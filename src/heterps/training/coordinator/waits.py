@@ -60,9 +60,9 @@ def not_told(asked: Sequence[str], told: Collection[str], waited_s: float) -> st
     return f"{', '.join(missing)} did not give their state within {waited_s:.0f} s"
 
 
-def too_silent(silent: Sequence[str], deadline_s: float) -> str:
+def too_silent(silent: Sequence[str], deadline_s: float, clock: int) -> str:
     return (
         f"the coordinator has waited {deadline_s:g} s for {', '.join(silent[:5])}"
-        f"{' and others' if len(silent) > 5 else ''}: alive, but without news. workers.deadline_s of the job "
-        "says how long to wait"
+        f"{' and others' if len(silent) > 5 else ''}: alive, but without news, at clock {clock:,}. "
+        "workers.deadline_s of the job says how long to wait"
     )
