@@ -211,10 +211,10 @@ def test_a_child_whose_input_ends_without_a_word_may_wait(child: Callable[[str],
 
 
 def test_a_process_that_was_adopted_is_watched_and_ended(child: Callable[[str], Child]) -> None:
-    helper = child("import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(); input()")
+    helper = child("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); print(); input()")
     adopted = Adopted("server-0", helper.pid)
     assert (adopted.is_running, adopted.ended) == (True, None)
-    adopted.stop(0.05)  # it does not listen to SIGTERM
+    adopted.stop(0.05)  # it does not listen to SIGINT
     helper.stop(30)
     assert not adopted.is_running
     assert adopted.ended == "ended"

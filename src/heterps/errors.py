@@ -71,6 +71,12 @@ class PeerLost(HeterpsError):
     exit_code = 8
 
 
+class GraceOver(HeterpsError):
+    """A run that was terminated could not save within its grace period; its last checkpoint is good."""
+
+    exit_code = 143
+
+
 class StaleIncarnation(HeterpsError):
     """A process still runs although a newer one has replaced it; it must end and can change nothing any more."""
 

@@ -242,7 +242,7 @@ class Adopted:
 
     def release(self) -> None:
         """Ask it to end; `stop` waits for that."""
-        self._signal(signal.SIGTERM)
+        self._signal(signal.SIGINT)
 
     def stop(self, deadline_s: float) -> None:
         """Ask it to end, and kill it after the deadline."""

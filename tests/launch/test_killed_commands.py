@@ -13,7 +13,7 @@ import pytest
 from command import heterps, heterps_here, started
 from ends import assert_same_tables, uses_of_rows, wait_until
 from leaks import marked_processes
-from test_replaced_workers import NUM_ROWS, changed, job
+from test_replaced_workers import NUM_ROWS, changed, job, processes_of
 
 from heterps.checkpoint import load_latest
 from heterps.config import Job
@@ -28,8 +28,8 @@ POLICIES = ["bsp", "ssp:2", pytest.param("asp", marks=pytest.mark.slow), pytest.
 
 @pytest.fixture
 def long(tmp_path: Path, job: Job):
-    def write(**fields: Any) -> Job:
-        data = job.data.model_dump(mode="json") | {"epochs": EPOCHS}
+    def write(epochs: int = EPOCHS, **fields: Any) -> Job:
+        data = job.data.model_dump(mode="json") | {"epochs": epochs}
         made = changed(job, data=data, workers={"channel": "ipc"}, **fields)
         (tmp_path / "long.yaml").write_text(made.model_dump_json(exclude_none=True))
         return made
@@ -79,6 +79,34 @@ def test_a_killed_run_goes_on_with_what_its_servers_hold(tmp_path: Path, long: A
         assert done["auc"] == json.loads(Path("clean/summary.json").read_text())["auc"], "of the test set"
 
 
+@pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:2", marks=pytest.mark.slow)])
+def test_servers_with_mirrors_wait_too_and_have_mirrors_again(tmp_path: Path, long: Any, sync: str) -> None:
+    """A server is killed after the first command, one that was a mirror until then, and a mirror before the second."""
+    epochs = 500
+    long(epochs, sync=sync, servers={"replicas": 1, "count": 2})
+    metrics, events = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "events.jsonl"
+    with started("train", "long.yaml", "--run", "run", cwd=tmp_path) as process:
+
+        def has(file: Path, lines: int, words: str = "") -> bool:
+            assert process.poll() is None, process.communicate()[0]
+            return file.exists() and len(file.read_text().splitlines()) >= lines and words in file.read_text()
+
+        wait_until(lambda: has(metrics, 40), "mirrors have all")
+        os.kill(processes_of(process.pid, "server_process")[0], signal.SIGKILL)
+        wait_until(lambda: has(events, 1, "has a mirror again"), "the mirror took over, and has another")
+        servers = processes_of(process.pid, "server_process")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    os.kill(servers[-1], signal.SIGKILL)  # the newest is a mirror
+    ended = heterps(*RESUME, cwd=tmp_path)
+    done = summary_of(tmp_path, ended)
+    words = " ".join(ended.stdout.split())
+    assert "its servers were still there: training goes on with what they hold" in words, words
+    assert "server-0.1 has a mirror again" in words, words
+    assert (done["samples"], done["restarts"], done["recoveries"]) == (epochs * NUM_ROWS, 0, 2)
+    assert uses_of_rows(NUM_ROWS, tmp_path / "run") == [epochs] * NUM_ROWS, "every batch is in the tables once"
+
+
 def test_a_job_that_was_changed_goes_back_and_dismisses_the_servers(
     tmp_path: Path, long: Any, process_mark: str
 ) -> None:
@@ -109,7 +137,6 @@ def test_servers_that_have_waited_long_enough_end_and_the_run_goes_back(
         ({"launcher": "ray"}, "servers of the ray launcher end with the process of the run"),
         ({"workers": {"channel": "memory"}}, "servers are threads of the process of the run"),
         ({"servers": {"wait_s": 5, "addresses": ["ipc:///tmp/one"]}}, "servers at addresses do not end with the run"),
-        ({"servers": {"wait_s": 5, "replicas": 1}}, "servers with mirrors are led by the process of the run"),
     ],
 )
 def test_servers_that_cannot_wait_are_refused(tmp_path: Path, job: Job, fields: dict[str, Any], why: str) -> None:

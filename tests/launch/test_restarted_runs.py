@@ -18,7 +18,7 @@ from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, Pee
 from heterps.launch import train
 from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.reservations import NoPlace
-from heterps.launch.restarts import last_words, may_restart
+from heterps.launch.restarts import Restarts, last_words
 from heterps.launch.trials import trial_job
 from heterps.planning.plan import load_plan
 from heterps.processes import Child
@@ -165,14 +165,15 @@ def test_a_run_without_restarts_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_loss_that_cannot_be_replaced_is_told_with_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[HeterpsError]
 ) -> None:
-    errors = iter([WorkerLost("worker-2.0", "worker-2.0 is gone"), kind("it lacks 1 v100")])
+    tries = 4 if kind is NoRay else 1  # it may come back, within the restarts
+    errors = iter([WorkerLost("worker-2.0", "worker-2.0 is gone"), *[kind("it lacks 1 v100")] * tries])
 
     def fail(*_: Any, **__: Any) -> None:
         raise next(errors)
 
     monkeypatch.setattr(by_plan, "train_once", fail)
     with pytest.raises(PeerLost, match=r"^worker-2\.0 is gone\. It could not be replaced: it lacks 1 v100\."):
-        train(restarting(tmp_path, 3), "run")
+        train(restarting(tmp_path, 3, workers={"backoff_s": 0.01}), "run")
     errors = iter([kind("it lacks 1 v100")])
     with pytest.raises(kind, match=r"^it lacks 1 v100$"):
         train(restarting(tmp_path, 3), "other")
@@ -217,10 +218,17 @@ def a_job(restarts: int = 2, addresses: Sequence[str] = (), **fields: Any) -> Jo
 LOST = PeerDied("server-0", "gone")
 
 
+def next_start(error: HeterpsError, job: Job, signals: Sequence[str] = (), *, has_begun: bool = False) -> float | None:
+    return Restarts(job).next_start(error, job, signals, 1.0, has_begun=has_begun)
+
+
 @pytest.mark.parametrize("error", [LOST, WorkerLost("worker-1.0", "gone"), PeerLost("silent")])
 def test_what_died_or_was_silent_is_replaced_as_often_as_the_job_says(error: HeterpsError) -> None:
-    assert [may_restart(error, a_job(2), number, []) for number in range(4)] == [True, True, False, False]
-    assert not may_restart(error, a_job(0), 0, [])
+    job = a_job(2)
+    restarts = Restarts(job)
+    starts = [restarts.next_start(error, job, [], now, has_begun=True) for now in (0.0, 5.0, 9.0, 3601.0, 3602.0)]
+    assert starts == [0.0, 5.0 + job.workers.backoff_s, None, 3601.0 + job.workers.backoff_s, None], "in an hour"
+    assert next_start(error, a_job(0)) is None
 
 
 @pytest.mark.parametrize(
@@ -229,16 +237,21 @@ def test_what_died_or_was_silent_is_replaced_as_often_as_the_job_says(error: Het
      NoPlace("x"), NoRay("x")],
 )  # fmt: skip
 def test_errors_that_would_come_again_are_not_tried_again(error: HeterpsError) -> None:
-    assert not may_restart(error, a_job(), 0, [])
+    assert next_start(error, a_job()) is None
+
+
+def test_a_ray_that_is_out_of_reach_is_tried_again_once_the_run_has_begun() -> None:
+    assert next_start(NoRay("x"), a_job(), has_begun=True) == 1.0
+    assert next_start(NoPlace("x"), a_job(), has_begun=True) is None
 
 
 def test_a_run_that_was_told_to_stop_is_not_begun_again() -> None:
-    assert not may_restart(LOST, a_job(), 0, ["SIGTERM"])
+    assert next_start(LOST, a_job(), ["SIGTERM"]) is None
 
 
 def test_servers_that_run_already_cannot_be_brought_back_to_a_checkpoint() -> None:
     job = a_job(addresses=["ipc:///x"])
-    assert not may_restart(LOST, job, 0, [])
+    assert next_start(LOST, job) is None
     assert "Start the servers of the job anew" in str(last_words(LOST, "", job, 0))
 
 

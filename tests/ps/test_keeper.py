@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from heterps.errors import PeerLost
 from heterps.ps.client.keeper import Effect, Keeper, StartServer, StopServer, Tell
 from heterps.ps.ops.mirrors import Led
@@ -17,8 +19,8 @@ def keeper(*, mirrors: bool) -> Keeper:
     return Keeper(Roster(seats, mirrors=others), silence_s=SILENCE_S, next_start=lambda _: None, now=0.0)
 
 
-def led(made: Keeper, name: str, now: float, *, is_synced: bool = False) -> list[Effect]:
-    parts = client_codec().encode(Led(1, made.roster.epoch, is_synced))
+def led(made: Keeper, name: str, now: float, *, is_synced: bool = False, is_leaving: bool = False) -> list[Effect]:
+    parts = client_codec().encode(Led(1, made.roster.epoch, is_synced, is_leaving=is_leaving))
     return made.handle(name, [memoryview(bytes(part)) for part in parts], now)
 
 
@@ -66,7 +68,26 @@ def test_a_server_that_is_started_is_the_mirror_once_it_listens_and_answers() ->
     assert made.roster.mirror(1) == Seat("server-1.2", "tcp://node:1", 3)
 
 
-def test_without_mirrors_a_server_that_has_to_leave_stays() -> None:
+def test_without_mirrors_a_server_that_has_to_leave_stays_until_the_job_was_saved_and_has_others() -> None:
     made = keeper(mirrors=False)
-    assert made.leaves("server-0", 1.0) == []
+    assert made.leaves("server-0", 1.0, has_place=False) == []
+    assert made.leaves("server-0", 1.1, has_place=False) == []
+    (news,) = made.take_news()
+    assert (news.asks, news.is_recovery) == ("save", False)
+    assert "server-0 has to leave" in news.text
+    for now in (1.2, 1.3):
+        assert made.leaves("server-0", now) == []
+    assert [news.asks for news in made.take_news()] == ["move"], "once"
     assert made.failure is None
+
+
+@pytest.mark.parametrize("mirrors", [False, True])
+def test_a_server_that_was_told_to_end_says_so_itself(*, mirrors: bool) -> None:
+    made = keeper(mirrors=mirrors)
+    for name in ("server-0.1", "server-1.1") if mirrors else ():
+        led(made, name, 1.0, is_synced=True)
+    led(made, "server-1", 1.0, is_leaving=True)
+    assert others(made.tick(1.1))[:1] == ([StopServer("server-1")] if mirrors else [])
+    assert [news.asks for news in made.take_news()] == ([""] if mirrors else ["move"])
+    assert made.roster.servers[1].name == ("server-1.1" if mirrors else "server-1")
+    assert made.failure is None, "too many losses end the job, and this is none"

@@ -85,8 +85,7 @@ def is_well(server: SimulatedServer) -> bool:
 def kill_worker(storm: Storm, fault: Fault) -> None:
     simulated, workers = storm.simulated, storm.simulated.layout.workers
     worker = workers[fault.number % len(workers)]
-    may_die = simulated.core.is_training or simulated.core.recovery.is_starting(worker)
-    if may_die and not (storm.is_bounded and simulated.core.recovery.is_starting(worker)):
+    if not (storm.is_bounded and simulated.core.recovery.is_starting(worker)):
         simulated.kill(worker)
 
 
@@ -102,7 +101,8 @@ def part_worker(way: Way, storm: Storm, fault: Fault) -> None:
 
 def kill_coordinator(storm: Storm, fault: Fault) -> None:
     del fault
-    if not (storm.is_bounded and storm.simulated.mirrored):
+    servers = storm.simulated.servers
+    if not storm.is_bounded or all(is_well(servers.all[seat.name]) for seat in servers.roster.seats):
         storm.simulated.coordinator.kill()
 
 
@@ -142,7 +142,7 @@ def fill_disk(storm: Storm, fault: Fault) -> None:
 
 def tear_journal(storm: Storm, fault: Fault) -> None:
     del fault
-    storm.history.disk.tears_journal = not storm.simulated.mirrored
+    storm.history.disk.tears_journal = not (storm.is_bounded and storm.simulated.mirrored)
 
 
 def lose_power(storm: Storm, fault: Fault) -> None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 from one_thread import one_torch_thread  # noqa: F401
+from test_killed_servers import MIRRORED, assert_equal_mirrors, hit, simulated_job
 from test_killed_workers import (
     BATCH,
     NUM_BATCHES,
@@ -41,6 +42,39 @@ def simulate(
     assert simulated.failed is None
     assert simulated.core.is_over
     return watched, simulated
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_servers_with_mirrors_wait_for_the_next_coordinator_and_its_keeper_leads_them(job: Job, policy: str) -> None:
+    """Servers and mirrors are lost before and after it, also one that took the place of another."""
+    mirrored = changed(job, sync=policy, **MIRRORED)
+    plan = PLANS[0]
+    _, clean = simulate(changed(job, sync=policy), plan, [], {})
+    expected = tables_of(clean)
+    num_lives = 0
+    for seed in range(3):
+        draw = random.Random(seed)
+        simulated = simulated_job(mirrored, plan, Watched(), seed=seed)
+        began = simulated.network.now_s
+        deaths = [draw.uniform(0.2, 1.2) for _ in range(2)]
+        for at in deaths:
+            simulated.network.call_at(began + at, simulated.coordinator.kill)
+        hits = [(0.1 + 0.4 * number, number % 2, draw.choice(["server", "mirror"]), "kill") for number in range(5)]
+        for at, *what in hits:
+            simulated.network.call_at(began + at, partial(hit, simulated, *what))
+        simulated.run()
+        where = (seed, deaths, hits)
+        assert simulated.failed is None, where
+        tables = tables_of(simulated)
+        assert (simulated.core.progress.samples, num_pushes(simulated)) == (SAMPLES, {NUM_BATCHES}), where
+        assert_equal_mirrors(simulated)
+        assert any(one.is_dead for one in simulated.servers.all.values()), where
+        if policy == "bsp":
+            assert tables == expected, where
+        num_lives += simulated.journal.life
+        simulated.close()
+    assert num_lives > 5, "few coordinators died at work: other seeds are needed"
+    clean.close()
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -34,7 +34,8 @@ def simulated_job(job: Job, plan: tuple[tuple[int, ...], int], watched: Watched,
 
 def hit(simulated: SimulatedJob, number: int, role: str, how: str, pause_s: float = 4.0) -> None:
     """Kill or pause a server that has a mirror with all that it has, or that mirror; both must be well."""
-    keeper = simulated.servers.keeper
+    if (keeper := simulated.servers.keeper) is None:  # its coordinator has died
+        return
     mirror, server = keeper.roster.mirror(number), keeper.roster.servers[number].name
     if mirror is None or not keeper._watched[mirror.name].is_synced:
         return

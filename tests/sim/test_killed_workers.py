@@ -49,8 +49,8 @@ def simulate(job: Job, plan: tuple[tuple[int, ...], int], kills: dict[float, str
 
 
 def kill(simulated: SimulatedJob, worker: str) -> None:
-    """Kill a worker that is there and at work."""
-    if simulated.core.is_training and not simulated.core.recovery.is_starting(worker):
+    """Kill a worker that is there."""
+    if not simulated.core.recovery.is_starting(worker):
         simulated.kill(worker)
 
 
@@ -102,6 +102,23 @@ def test_every_batch_is_in_every_table_once_whoever_dies(job: Job, policy: str, 
         num_recoveries += progress.recoveries
         simulated.close()
     assert num_recoveries, "no kill came at work: other seeds are needed"
+    clean.close()
+
+
+@pytest.mark.parametrize("policy", ["bsp", "ssp:2"])
+def test_a_worker_that_dies_before_the_first_batch_is_replaced(job: Job, policy: str):
+    """While workers start, and while they take their places."""
+    job = changed(job, sync=policy, workers={"backoff_s": 0.05})
+    _, clean = simulate(job, ((2, 1), 2), {})
+    expected = tables_of(clean)
+    for at in (0.0, 0.0005, 0.0015):
+        watched, simulated = simulate(job, ((2, 1), 2), {at: "worker-1.1"})
+        progress, tables = simulated.core.progress, tables_of(simulated)
+        assert (progress.samples, progress.recoveries) == (SAMPLES, 1), at
+        assert (num_pushes(simulated), len(watched.losses)) == ({NUM_BATCHES}, NUM_BATCHES), at
+        assert next(change for change in watched.changes if "is back after" in change).endswith("at 0 samples"), at
+        assert policy != "bsp" or tables == expected, at
+        simulated.close()
     clean.close()
 
 

@@ -270,7 +270,7 @@ def test_a_worker_without_news_is_named(job: Job, fleets):
         return None if worker == "worker-1.1" and go.batch == 1 else pushes(worker, go)
 
     impatient = changed(job, workers={"deadline_s": 0.5, "replacements": 0})
-    with pytest.raises(PeerLost, match=r"waited 0\.5 s for worker-1\.1: alive, but without news"):
+    with pytest.raises(PeerLost, match=r"waited 0\.5 s for worker-1\.1: alive, but without news, at clock 1\."):
         run(impatient, fleets, Actors(answer), (2,))
 
 

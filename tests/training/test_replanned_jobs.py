@@ -150,5 +150,5 @@ def test_a_checkpoint_that_fails_gives_the_new_plan_up_and_not_the_job(job_file,
     monkeypatch.setattr(run_folder, "begin_save", save)
     script = Replanning(monkeypatch, [make_plan([1, 1], [2])], (160, Replan("plan-2.json"), 0))
     done = train(on_threads(job_file, make_plan([1], [])), "run", observer=script)
-    assert script.warnings == ["the job goes on by its plan: it could not be saved. the disk is full"]
+    assert script.warnings == ["the job goes on as it was: it could not be saved. the disk is full"]
     assert (len(script.starts), done.summary["samples"]) == (1, 640)

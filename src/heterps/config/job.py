@@ -54,6 +54,12 @@ class Checkpoint(Frozen):
         description="Every how many checkpoints one has all rows; the others have those that changed since the one "
         "before. 1: all have all rows.",
     )
+    grace_s: PositiveFloat = Field(
+        120.0,
+        description="Longest time between SIGTERM and the end, in seconds. The command finishes the running step and "
+        "saves; if that takes longer, it ends with an error, and the last checkpoint is good. A server that gets "
+        "SIGTERM serves on for as long, until it was replaced, or all was saved.",
+    )
 
 
 class Job(Frozen):

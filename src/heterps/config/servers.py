@@ -81,7 +81,7 @@ class Servers(Frozen):
         None,
         description="Seconds for which servers wait when the process of `heterps train` was killed; null: 60. A run "
         "that is resumed within that time goes on with what they hold, and not from its last checkpoint. 0: they end "
-        "at once. For servers without mirrors that the launcher `local` starts as processes; others end at once.",
+        "at once. For servers that the launcher `local` starts as processes; others end at once.",
     )
     retry_s: PositiveFloat = Field(
         1.0, description="Seconds until a request is sent again; the time doubles with each attempt."

@@ -55,8 +55,9 @@ class Workers(Frozen):
     )
     restarts: NonNegativeInt = Field(
         0,
-        description="Number of automatic restarts from the last checkpoint, with new workers and servers, when one of "
-        "them is lost. Errors of the job (its model, its data) end the run at once.",
+        description="Number of automatic restarts within an hour from the last checkpoint, with new workers and "
+        "servers, when one of them is lost; the first at once, others after `backoff_s` and longer. Errors of the job "
+        "(its model, its data) end the run at once.",
     )
 
 

@@ -9,6 +9,7 @@ plan --> train --> outcome --> summary, report
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
@@ -20,9 +21,9 @@ from heterps.errors import ConfigError, PeerLost
 from heterps.launch.inline import inline_fleet, signals
 from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
-from heterps.launch.ray.cluster import KeptRay
+from heterps.launch.ray.cluster import KeptRay, NoRay
 from heterps.launch.ray.reservations import NoPlace
-from heterps.launch.restarts import last_words, may_restart, restart_words
+from heterps.launch.restarts import Restarts, last_words, restart_words, wait_until
 from heterps.launch.takeover import find_servers
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
@@ -79,7 +80,7 @@ def run_by_plan(
     emulated = emulation_of(job, plan)
     if not resume:
         run.create(job)  # only now: a job that cannot run leaves no folder behind
-    num_restarts, lost = 0, ""  # the words of the loss, if that is why training begins again
+    restarts, lost = Restarts(job), ""  # the words of the loss, if that is why training begins again
     before: tuple[Job, Plan] | None = None  # the job and its plan, if another plan is why
     control = opened.enter_context(Control(run.folder))
     with signals() as received, KeptRay() as kept:
@@ -99,10 +100,14 @@ def run_by_plan(
                     run.resume(job)
                     emulated = emulation_of(job, plan)
                     observer.warned(f"the job goes on by the plan before, {describe(plan)}: {error}")
-                elif may_restart(error, job, num_restarts, received):
-                    num_restarts, resume, lost, before = num_restarts + 1, True, str(error), None  # [2]
-                    observer.warned(restart_words(error, run.saved_samples, num_restarts, job))
-                elif (words := last_words(error, lost, job, num_restarts)) is not None:
+                elif (
+                    start_at := restarts.next_start(error, job, received, time.monotonic(), has_begun=lost != "")
+                ) is not None:
+                    resume, before = True, None  # [2]
+                    lost = lost if isinstance(error, NoRay) else str(error)
+                    observer.warned(restart_words(error, run.saved_samples, restarts.num, job))
+                    wait_until(start_at, received)
+                elif (words := last_words(error, lost, job, restarts.num)) is not None:
                     raise PeerLost(words) from error
                 else:
                     raise
@@ -113,7 +118,8 @@ def run_by_plan(
             job, plan = outcome.job, outcome.plan  # [1]
             run.resume(job)
             emulated, resume = emulation_of(job, plan), True
-            observer.changed(f"a new plan: {describe(plan)}")
+            what = "the job goes on with other servers" if outcome.moves else f"a new plan: {describe(plan)}"
+            observer.changed(what)
 
 
 def train_once(

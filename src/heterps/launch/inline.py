@@ -95,7 +95,7 @@ class InlineFleet:
         return self._connect(COORDINATOR, tables)
 
     def take_news(self) -> list[News]:
-        return []
+        return [] if self._servers is None else self._servers.take_news()
 
     def check(self) -> None:
         if self._servers is not None:

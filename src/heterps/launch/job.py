@@ -189,7 +189,7 @@ def _no_wait(job: Job) -> str | None:
         return f"servers of the {job.launcher} launcher end with the process of the run"
     if servers.channel == "memory" or job.workers.channel == "memory":
         return "servers are threads of the process of the run (channel: memory)"
-    return "servers with mirrors are led by the process of the run" if servers.replicas else None
+    return None
 
 
 def _check_replicas(job: Job) -> None:

@@ -1,29 +1,54 @@
 """Restarts: whether and how a run goes on that lost a worker, a server or a node.
 
-lost --> [may_restart] --yes--> everything is closed --> a new fleet goes on from the last checkpoint
+lost --> [Restarts] --yes--> everything is closed --> a new fleet goes on from the last checkpoint
               |
               no --> the run ends with that error, and with advice on how to go on [last_words]
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.reservations import NoPlace
+from heterps.training.coordinator.loss_budget import LossBudget
 
 
-def may_restart(error: HeterpsError, job: Job, num_restarts: int, signals: Sequence[str]) -> bool:
-    """Whether a run continues from its last checkpoint after an error, given its number of restarts and its signals.
+class Restarts:
+    """How often a run has been restarted. So many may be within an hour; the first is at once, others after a while.
 
     Only a peer that died or was silent can do better the next time: an error of the job (its model, data,
-    configuration) would come again, and so would a missing Ray. Servers that run already (`servers.addresses`) may hold
-    rows that are newer than the checkpoint, and refuse a second run.
+    configuration) would come again, and so would a Ray that was missing from the beginning. Servers that run already
+    (`servers.addresses`) may hold rows that are newer than the checkpoint, and refuse a second run.
     """
-    is_loss = isinstance(error, PeerLost) and not isinstance(error, NoRay)
-    return is_loss and num_restarts < job.workers.restarts and not signals and not _has_own_servers(job)
+
+    def __init__(self, job: Job) -> None:
+        self._budget = LossBudget(job.workers.restarts, job.workers.backoff_s)
+
+    @property
+    def num(self) -> int:
+        """Number of restarts within the last hour."""
+        return self._budget.num
+
+    def next_start(
+        self, error: HeterpsError, job: Job, signals: Sequence[str], now: float, *, has_begun: bool
+    ) -> float | None:
+        """When a run continues from its last checkpoint after an error; None: it ends.
+
+        signals    that were sent to the run
+        has_begun  whether it trained before, so that a Ray that is out of reach now may come back
+        """
+        is_loss = isinstance(error, PeerLost) and (has_begun or not isinstance(error, NoRay))
+        return self._budget.next_start(now) if is_loss and not signals and not _has_own_servers(job) else None
+
+
+def wait_until(start_at: float, signals: Sequence[str], poll_s: float = 0.05) -> None:
+    """Wait until that monotonic time, or until a signal comes."""
+    while time.monotonic() < start_at and not signals:
+        time.sleep(poll_s)
 
 
 def restart_words(error: HeterpsError, samples: int | None, number: int, job: Job) -> str:

@@ -30,7 +30,7 @@ from heterps.ps.server.server import Server
 from heterps.report.figures import plural
 from heterps.temporary import owned_folder
 from heterps.training.coordinator.failures import PeerDied, error_of, most_telling
-from heterps.training.coordinator.journal import Head, ServerPlace
+from heterps.training.coordinator.journal import Head
 from heterps.training.protocol.emulated_units import EmulatedServer
 from heterps.training.protocol.pacing import ServerPace
 from heterps.wire import Channel, Checked, Faulty, MemoryNetwork
@@ -222,7 +222,7 @@ def _processes(
     """Servers as processes of this machine, in a folder for their sockets that only this user may enter."""
     servers = job.servers or Servers()
     wait_s = 0.0
-    if LAUNCHERS[job.launcher].keeps_servers and not servers.replicas:
+    if LAUNCHERS[job.launcher].keeps_servers:
         wait_s = WAIT_S if servers.wait_s is None else servers.wait_s
     with ExitStack() as opened:
         processes: dict[str, ServerProcess] = {}
@@ -276,10 +276,9 @@ def _processes(
                     raise error_of(error.kind, str(error)) from None
                 del waited_for[0]
 
-        place = ServerPlace(str(folder), msgspec.to_builtins(roster)) if wait_s else None
         with kept_servers(
-            job, processes, start, first=lambda: roster, serve=wait_until_ready, incarnation=life, place=place,
-            is_watched=emulated is None,
+            job, processes, start, first=lambda: roster, serve=wait_until_ready, incarnation=life,
+            folder=str(folder) if wait_s else "", is_watched=emulated is None,
         ) as running:  # fmt: skip
             yield running
 
@@ -290,7 +289,7 @@ class LocalServer:
 
     child: Child | Adopted
     address: str
-    has_to_leave = False
+    has_to_leave, has_place = False, True
 
     @property
     def loss(self) -> PeerDied | None:

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from heterps.config import Job, Servers
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.server_keeper import ServerKeeper, ServerProcess
@@ -46,7 +48,12 @@ class RunningServers:
     network: MemoryNetwork | None = None  # for workers that are threads beside servers that are threads
     failures: Sequence[HeterpsError] = ()  # of servers that are threads
     keeper: Callable[[], ServerKeeper | None] = lambda: None  # of servers that are processes, once they serve
-    place: ServerPlace | None = None  # where they wait if this process dies; None: they do not
+    folder: str = ""  # of their sockets, where they wait if this process dies; "": they do not
+
+    @property
+    def place(self) -> ServerPlace | None:
+        """Where they wait if this process dies, and who they are now; None: they do not."""
+        return ServerPlace(self.folder, msgspec.to_builtins(self.roster())) if self.folder else None
 
     def take_news(self) -> list[News]:
         """What has happened to servers with mirrors since the last call."""
@@ -71,7 +78,7 @@ def kept_servers(
     serve: Callable[[TableSpecs], None],
     keys: Keys | None = None,
     incarnation: int = 1,
-    place: ServerPlace | None = None,
+    folder: str = "",
     is_watched: bool = True,
 ) -> Iterator[RunningServers]:
     """The servers in `processes`, by name, which a keeper leads from the time when the first client wants them.
@@ -80,7 +87,8 @@ def kept_servers(
     first       waits until all servers listen, and returns their roster
     serve       waits until all of them serve these tables
     keys        of the servers
-    incarnation of the clients of this process
+    incarnation of the clients of this process, and of the keeper
+    folder      in which servers wait if this process dies; "": they do not
     is_watched  a server that is silent for `servers.silence_s` is lost; else only one whose process has ended
     """
     servers = job.servers or Servers()
@@ -97,6 +105,7 @@ def kept_servers(
             silence_s=servers.longest_silence_s if is_watched else float("inf"),
             next_start=LossBudget(job.workers.replacements, job.workers.backoff_s).next_start,
             now=time.monotonic(),
+            life=incarnation,
         )
         return ServerKeeper(keeper, processes, start, hang_up, keys)
 
@@ -116,7 +125,7 @@ def kept_servers(
         return client
 
     with ExitStack() as opened:
-        running = RunningServers(reach, newest, keeper=lambda: keepers[0] if keepers else None, place=place)
+        running = RunningServers(reach, newest, keeper=lambda: keepers[0] if keepers else None, folder=folder)
         try:
             yield running
         except PeerLost as error:

@@ -40,7 +40,11 @@ class ServerProcess(Protocol):
 
     @property
     def has_to_leave(self) -> bool:
-        """Whether its machine will end soon, and another can be started elsewhere."""
+        """Whether its machine will end soon. A server whose process is told to end says so itself."""
+
+    @property
+    def has_place(self) -> bool:
+        """Whether another can be started, where it has to leave."""
 
     def release(self) -> None:
         """Ask it to end."""
@@ -135,8 +139,8 @@ class ServerKeeper:
                 if (lost := process.loss) is not None:
                     self._losses[name] = lost
                     self._perform(self._keeper.ended(name, str(lost), time.monotonic()))
-                elif self._keeper.roster.mirrors and process.has_to_leave:
-                    self._perform(self._keeper.leaves(name, time.monotonic()))
+                elif process.has_to_leave:
+                    self._perform(self._keeper.leaves(name, time.monotonic(), has_place=process.has_place))
             self._perform(self._keeper.tick(time.monotonic()))
 
     def _perform(self, effects: list[Effect]) -> None:

@@ -2,7 +2,8 @@
 
 {"job": "run/job.yaml", "roster": {...}, "name": "server-0", ...}     starts, while the coordinator makes the model
 {"tables": {...}}                                                     -->  {"address": "ipc://..."}  it listens
-"dismissed", or SIGTERM                                               the end
+"dismissed"                                                           the end
+SIGTERM                                                               the keeper hears of it; the end after a while
 the end of input without that: its parent was killed                  the end, if no other takes its place in a while
 """
 
@@ -53,6 +54,7 @@ def main() -> None:
             seed=job.seed,
             ended=ended.is_set,
             emulated=msgspec.convert(start["can"], EmulatedServer) if start["can"] else None,
+            grace_s=job.checkpoint.grace_s,
         )
         with suppress(OSError):  # its owner lives, and will do it
             delete_if_abandoned(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -100,15 +101,24 @@ def run_server(
     ended: Callable[[], bool] = lambda: False,
     emulated: EmulatedServer | None = None,
     ticked: Callable[[], None] = lambda: None,
+    grace_s: float = 0.0,
 ) -> None:
     """Serves at `address` until SIGTERM or SIGINT, or until `ended`; `ready` is told where the server listens.
 
     servers  the job's configuration of its servers, with their injected faults
     emulated what an emulated server can do
     ticked   is called about every second, between two messages
+    grace_s  for so long it goes on after SIGTERM, and tells the keeper, which makes sure that it can be spared
     """
     warm_up_server(server)
-    with _stop_signals() as stopped:
+    with _stop_signals() as received:
+
+        def stopped() -> bool:
+            if signal.SIGTERM not in received:
+                return bool(received)
+            server.mirroring.is_leaving = True
+            return signal.SIGINT in received or time.monotonic() > received[signal.SIGTERM] + grace_s
+
         socket = ServerChannel(server.name, address, keys=keys)
         channel = layered(socket, (servers or Servers()).faults, seed, emulated.port if emulated else None)
         try:
@@ -134,16 +144,16 @@ def warm_up_server(server: Server) -> None:
 
 
 @contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """An event that SIGTERM or SIGINT sets; outside the context both signals do what they did before."""
-    received: list[int] = []
+def _stop_signals() -> Iterator[dict[int, float]]:
+    """When SIGTERM or SIGINT came first; outside the context both signals do what they did before."""
+    received: dict[int, float] = {}
 
     def note(number: int, _: FrameType | None) -> None:
-        received.append(number)
+        received.setdefault(number, time.monotonic())
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield lambda: bool(received)
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -144,10 +144,9 @@ class SimulatedCoordinator:
         """Die now, and all workers too. Another coordinator starts in its place after a while."""
         if self._is_later(self.kill):
             return
-        mirrored = self._simulated.mirrored
-        if self.core.is_over or not (self.journal.has_begun or mirrored):  # the next would begin anew
+        if self.core.is_over or not self.journal.has_begun:  # the next would begin anew
             return
-        if mirrored or self.journal.read() is None:
+        if self.journal.read() is None:
             self._simulated.failed = "the coordinator was killed, and left nothing by which another one could go on"
             return
         self.is_busy = True
@@ -155,12 +154,16 @@ class SimulatedCoordinator:
         self._network.detach(COORDINATOR)
         self._simulated.end_workers()
         self.model.client.close()
+        self._simulated.servers.kill_keeper()
         self._network.call_at(self._network.now_s + self._start_s, self._take_over)
 
     def _take_over(self) -> None:
         """Go on as the next coordinator, by the journal of the one before, with workers of their next incarnation."""
         left = self.journal.read()
         assert left is not None
+        if not self._simulated.servers.take_over():
+            self._simulated.failed = "the coordinator was killed, and a server that it left is gone or does not answer"
+            return
         found = left.next_life()
         life = found.head.life
         self.layout = found.next_layout

@@ -45,6 +45,10 @@ class SimulatedServer:
         self.is_dead = True
         self._network.detach(self.server.name)
 
+    @property
+    def is_paused(self) -> bool:
+        return self._waiting is not None
+
     def pause(self) -> None:
         self._waiting = self._waiting or []
 
@@ -127,11 +131,14 @@ class SimulatedServers:
         for seat in self._first.seats:
             self._make(seat.name, self._first, self._first.mirrored_by(seat.name))
         self.keeper: Keeper | None = None
+        self._num_keepers = 0
+        self._make_keeper: Callable[[Roster, int], Keeper] = lambda roster, life: Keeper(
+            roster, silence_s=silence_s, next_start=next_start, now=network.now_s, life=life
+        )
         self._waiting: list[tuple[str, list[memoryview]]] | None = None  # for the keeper, while it is paused
         if replicas:
-            self.keeper = Keeper(self._first, silence_s=silence_s, next_start=next_start, now=network.now_s)
-            network.attach(KEEPER, self._hear)
-            self._keep()
+            self._begin_keeper(self._first)
+            assert self.keeper is not None
             while not self.keeper.is_complete and self.keeper.failure is None:
                 network.step(math.inf)
             if self.keeper.failure is not None:
@@ -155,6 +162,35 @@ class SimulatedServers:
         """Let a server die now, which is noticed a little later."""
         self.all[name].die()
         self._network.call_at(self._network.now_s + NOTICE_S, partial(self._ended, name))
+
+    def _begin_keeper(self, roster: Roster) -> None:
+        self._num_keepers += 1
+        self.keeper = self._make_keeper(roster, self._num_keepers)
+        self._waiting = None
+        self._network.attach(KEEPER, self._hear)
+        self._keep(self._num_keepers)
+
+    def kill_keeper(self) -> None:
+        """Let the keeper die with the coordinator; servers wait for the next."""
+        if self.keeper is not None:
+            self._first, self.keeper = self.keeper.roster, None
+            self._network.detach(KEEPER)
+
+    def take_over(self) -> bool:
+        """Let another keeper go on with what the servers know, which have to answer; False where it cannot."""
+        if not self._num_keepers:
+            return True
+        seats: set[Seat] = set()
+        newest = self._first
+        while found := {seat for seat in newest.seats if not self.all[seat.name].is_dead} - seats:
+            if any(self.all[seat.name].is_paused for seat in found):
+                return False
+            newest = max([newest, *(self.all[seat.name].server.roster for seat in found)], key=lambda one: one.epoch)
+            seats |= found
+        roster = newest.without_gone(lambda seat: not self.all[seat.name].is_dead)
+        if roster is not None:
+            self._begin_keeper(roster)
+        return roster is not None
 
     def pause_keeper(self, seconds: float) -> None:
         """Let the keeper stand still for a while; it has not to do so already."""
@@ -181,8 +217,9 @@ class SimulatedServers:
         if roster.mirrors:
             self.all[name].begin_ticks()
 
-    def _start(self, start: StartServer) -> None:
-        assert self.keeper is not None
+    def _start(self, start: StartServer, life: int) -> None:
+        if self.keeper is None or life != self._num_keepers:
+            return
         self._make(start.name, self.keeper.roster, start.number)
         self._perform(self.keeper.listens(start.name, "", self._network.now_s))
 
@@ -194,11 +231,12 @@ class SimulatedServers:
         self._perform(self.keeper.handle(sender, parts, now_s))
         return ()
 
-    def _keep(self) -> None:
-        assert self.keeper is not None
+    def _keep(self, life: int) -> None:
+        if self.keeper is None or life != self._num_keepers:
+            return
         if self._waiting is None:
             self._perform(self.keeper.tick(self._network.now_s))
-        self._network.call_at(self._network.now_s + KEEPER_TICK_S, self._keep)
+        self._network.call_at(self._network.now_s + KEEPER_TICK_S, partial(self._keep, life))
 
     def _perform(self, effects: list[KeeperEffect]) -> None:
         assert self.keeper is not None
@@ -207,7 +245,9 @@ class SimulatedServers:
                 case Tell():
                     self._network.send(KEEPER, *effect)
                 case StartServer():
-                    self._network.call_at(self._network.now_s + self._start_s, partial(self._start, effect))
+                    self._network.call_at(
+                        self._network.now_s + self._start_s, partial(self._start, effect, self._num_keepers)
+                    )
                 case StopServer():
                     pass  # it is dead, or comes back as one that was replaced
         for news in self.keeper.take_news():

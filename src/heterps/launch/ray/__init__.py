@@ -35,7 +35,7 @@ from heterps.launch.ray.cluster import TOLD_TO_STOP, KeptRay, RayCluster
 from heterps.launch.ray.fleet import RayFleet
 from heterps.launch.ray.leaving import LeavingNodes
 from heterps.launch.ray.placement import Bundle, bundle_of, check_labels
-from heterps.launch.ray.reservations import Reservations
+from heterps.launch.ray.reservations import PLACE_S, Reservations
 from heterps.launch.ray.roles import listen_address
 from heterps.launch.ray.servers import ray_servers
 from heterps.launch.run_servers import run_servers
@@ -53,8 +53,6 @@ from heterps.wire.keys import Keys, load_keys, make_keys
 from heterps.wire.stack import resending
 from heterps.yamlfile import dump_yaml
 
-PLACE_S = 120.0
-"""Seconds to wait until a cluster has room for all roles; an autoscaling cluster adds nodes meanwhile."""
 DEAD_S = 10.0
 """Seconds to wait until Ray notices a death that the coordinator met first."""
 
@@ -94,7 +92,7 @@ def ray_fleet(
         observer.waiting(f"waiting for places on the Ray cluster: {_counted(roles + mirrors)}")
         reservations.reserve(roles, PLACE_S, lambda: _leave_if(received))  # [2]
         fleet, folder = _open_fleet(
-            job, run, plan, num_servers, cluster, reservations, observer, emulated, opened
+            job, run, plan, num_servers, cluster, reservations, observer, emulated, received, opened
         )  # [3]
         try:
             yield fleet, folder
@@ -163,6 +161,7 @@ def _open_fleet(
     reservations: Reservations,
     observer: Observer,
     emulated: Emulated | None,
+    received: list[str],
     opened: ExitStack,
 ) -> tuple[RayFleet, str]:
     """Starts the servers and the coordinator's socket, with keys that only this run's processes have."""
@@ -200,7 +199,9 @@ def _open_fleet(
     servers = opened.enter_context(starting)
     observer.waiting(f"starting {plural(sum(stage.count for stage in plan.stages), 'worker')}")
     resources = [stage.resource for stage in plan.stages]
-    fleet = RayFleet(channel, resources, start, reservations, servers, observer, nodes, is_shared=not num_servers)
+    fleet = RayFleet(
+        channel, resources, start, reservations, servers, observer, nodes, received, is_shared=not num_servers
+    )
     opened.callback(fleet.close)
     return fleet, folder
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.leaving import Leaving, LeavingNodes
-from heterps.launch.ray.reservations import Reservations, ReservedBundle
+from heterps.launch.ray.reservations import PLACE_S, NoPlace, Reservations, ReservedBundle
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.running_servers import RunningServers
 from heterps.ps.client.interface import JobClient
@@ -36,13 +37,14 @@ CHECK_S = 0.2
 TOLD_S = 2.0
 """Seconds to wait for the message in which a failed worker tells the coordinator why: its error has the right kind."""
 SCALE_S = 5.0
-"""Seconds to wait for more reservations while a running job waits: nodes must be started before the job is scaled."""
+"""Seconds to wait for places of more workers, while the job waits: nodes must be started before it is scaled."""
 
 
 class RayFleet:
     """Workers as Ray actors. Workers of stage s take reservations of `resources[s]`.
 
     start      values that every role is given
+    received   signals that were sent to the run; gets one when the node of this process has to leave
     is_shared  whether other runs use the servers too, so that this run's workers need names of their own there
     """
 
@@ -57,6 +59,7 @@ class RayFleet:
         servers: RunningServers,
         observer: Observer,
         nodes: LeavingNodes,
+        received: list[str],
         *,
         is_shared: bool = False,
     ) -> None:
@@ -69,6 +72,7 @@ class RayFleet:
             observer,
         )
         self._servers = servers
+        self._received = received
         self._leaving = Leaving(nodes, reservations, observer)
         self._life = f"-{secrets.token_hex(3)}" if is_shared else ""
         self._starts: dict[str, WorkerStart] = {}
@@ -76,6 +80,7 @@ class RayFleet:
         self._incarnations: dict[str, int] = {}
         self._restarted: set[str] = set()
         self._noticed: dict[str, float] = {}  # when workers failed that still have a process
+        self._waiting: dict[str, tuple[WorkerStart, float]] = {}  # for a place, in that of one that died, since when
         self._checked = 0.0
 
     @property
@@ -84,7 +89,13 @@ class RayFleet:
         return self._actors
 
     def start(self, workers: Sequence[WorkerStart]) -> None:
-        """Starts all workers. Raises ConfigError, and starts none, where the cluster has no room for all of them."""
+        """Starts all workers. Raises ConfigError, and starts none, where the cluster has no room for all of them.
+
+        Those in the place of workers that were lost start when there is room, while the others go on: see `check`.
+        """
+        if all(worker.attempt for worker in workers):
+            self._waiting |= {worker.name: (worker, time.monotonic()) for worker in workers}
+            return
         places = self._reservations.take([self._resources[worker.stage] for worker in workers], SCALE_S)
         for worker in workers:
             self._starts[worker.name] = worker
@@ -95,6 +106,8 @@ class RayFleet:
             self._run(worker.name)
 
     def stop(self, worker: str, deadline_s: float = STOP_S) -> None:
+        if self._waiting.pop(worker, None) is not None:
+            return
         actor = self._actors.pop(worker)
         self._heard.peers.discard(worker)
         actor.release()
@@ -113,6 +126,9 @@ class RayFleet:
         if now - self._checked < CHECK_S:
             return
         self._checked = now
+        if not self._received and self._leaving.nodes.has_own(now):
+            self._observer.warned("the node of this process is being drained: the run saves and ends, as at SIGTERM")
+            self._received.append("SIGTERM")
         self._servers.check()
         self._leaving.look([actor for name, actor in self._actors.items() if name in self._heard.peers], now)
         for actor in list(self._actors.values()):
@@ -121,6 +137,7 @@ class RayFleet:
                 raise WorkerLost(actor.name, text, is_preempted=True)
             if (how := actor.ended) is not None:
                 self._start_again(actor, how)
+        self._place(now)
 
     def dead(self, deadline_s: float) -> HeterpsError | None:
         """The error of a worker that died, if Ray notices within this time that one has."""
@@ -160,11 +177,35 @@ class RayFleet:
             raise WorkerLost(name, str(how), cause, is_preempted=is_preempted)  # [2]
         self._observer.warned(f"{how}. It had not begun, and is started again")  # [1]
         self._restarted.add(name)
+        del self._actors[name]
         actor.kill()
         self._reservations.give_back(actor.reserved)
-        (reserved,) = self._reservations.take([actor.reserved.resource], SCALE_S)
-        self._actors[name] = self._make(self._starts[name], reserved)
-        self._run(name)
+        self._waiting[name] = self._starts[name], now
+
+    def _place(self, now: float) -> None:
+        """Start the workers that wait for a place, as far as there are places. PeerLost where one waits for too long.
+
+        Nobody else is held up: an autoscaler needs minutes.
+        """
+        if not self._waiting:
+            return
+        resources = {name: self._resources[worker.stage] for name, (worker, _) in self._waiting.items()}
+        free = Counter(self._reservations.find(list(resources.values())))
+        for name, (worker, since) in list(self._waiting.items()):
+            is_late = now - since > PLACE_S
+            if not free[resources[name]] and not is_late:
+                continue
+            try:
+                (reserved,) = self._reservations.take([resources[name]], 0.0)
+            except NoPlace as error:
+                if is_late:
+                    raise PeerLost(f"{name} was lost, and there is no place for another: {error}") from error
+                continue
+            free[resources[name]] -= 1
+            del self._waiting[name]
+            self._starts[name] = worker
+            self._actors[name] = self._make(worker, reserved)
+            self._run(name)
 
 
 class _Heard:

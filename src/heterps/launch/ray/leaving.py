@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from heterps.launch.ray.actor import Actor
-from heterps.launch.ray.nodes import leaving_nodes
+from heterps.launch.ray.nodes import leaving_nodes, own_node
 from heterps.launch.ray.reservations import Reservations
 from heterps.training.run.observer import Observer
 
@@ -33,10 +33,18 @@ class LeavingNodes:
 
     def has(self, actor: Actor, now: float) -> bool:
         """Whether an actor is on one of them."""
+        self._look(now)
+        return bool(self._nodes) and actor.place is not None and actor.place.node in self._nodes
+
+    def has_own(self, now: float) -> bool:
+        """Whether this process is on one of them."""
+        self._look(now)
+        return bool(self._nodes) and own_node() in self._nodes
+
+    def _look(self, now: float) -> None:
         if now - self._looked_at >= LOOK_S:
             self._looked_at = now
             self._nodes |= leaving_nodes()
-        return bool(self._nodes) and actor.place is not None and actor.place.node in self._nodes
 
 
 class Leaving:

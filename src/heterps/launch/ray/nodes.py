@@ -24,3 +24,10 @@ def leaving_nodes() -> set[str]:
     from ray._private.state import state
 
     return set(state.get_draining_nodes())
+
+
+def own_node() -> str:
+    """Ray's id of the node on which this process is."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id())

@@ -22,6 +22,8 @@ from heterps.launch.ray.nodes import staying_nodes
 from heterps.launch.ray.placement import Bundle, explain
 
 POLL_S = 0.2
+PLACE_S = 120.0
+"""Seconds to wait until a cluster has room; an autoscaling cluster adds nodes meanwhile."""
 
 
 class NoPlace(ConfigError):

@@ -211,11 +211,13 @@ class RayServer:
 
     @property
     def has_to_leave(self) -> bool:
-        """Whether its node is being drained, and there is a place elsewhere for another."""
-        return any(
-            self._nodes.has(actor, time.monotonic()) and self._reservations.find([actor.reserved.resource])
-            for actor in self._actors
-        )
+        """Whether its node is being drained."""
+        return any(self._nodes.has(actor, time.monotonic()) for actor in self._actors)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether there is a place elsewhere for another."""
+        return any(self._reservations.find([actor.reserved.resource]) for actor in self._actors)
 
     def release(self) -> None:
         for actor in self._actors:

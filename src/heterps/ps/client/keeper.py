@@ -9,6 +9,8 @@
     a mirror is lost     the server goes on alone from the next roster on; then [2] and [3]
     both are lost, or there are no mirrors
                          `failure`: what they held comes back from a checkpoint
+    a server has to leave, because its machine will end soon
+                         its mirror takes its place as soon as that has all; without mirrors the job is told to save
 
 The keeper alone makes rosters, one after the other, so that there is never any doubt about which is newer. A server
 that was replaced can do no harm when it comes back: its mirror takes nothing more of it, and without that it may not
@@ -20,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from heterps.errors import HeterpsError, MirrorDiffers, PeerLost
 from heterps.ps.ops.mirrors import Lead, Led
@@ -34,6 +36,9 @@ HELD_UP_S = 1.0
 """A keeper that was not called for so long was held up itself, and counts the silence of servers from then on."""
 START_S = 180.0
 """Seconds that a new server gets until it answers."""
+IN_A_LIFE = 100_000
+"""Of servers with one number, fewer are started by a keeper; of Leads, fewer than its square are sent."""
+ENDS_SOON = "its process was told to end, or its machine"
 
 
 class Tell(NamedTuple):
@@ -65,6 +70,7 @@ class News(NamedTuple):
     text: str
     is_warning: bool
     is_recovery: bool = False
+    asks: Literal["", "save", "move"] = ""  # the job to save all that it has, and to go on with other servers then
 
 
 @dataclass
@@ -75,6 +81,7 @@ class _Watched:
     heard: int = 0
     epoch: int = 0
     is_synced: bool = False
+    is_leaving: bool = False
 
 
 @dataclass
@@ -89,10 +96,11 @@ class _Vacancy:
 
 
 class Keeper:
-    """Keeps the servers of `roster`, which have answered. Either all of them have mirrors, or none has.
+    """Keeps the servers of `roster`, which have answered. Either they have mirrors, or none has.
 
     silence_s   a server that has not answered for so long is lost
     next_start  says when a new server may be started, given the time of a loss; None: no more are
+    life        how many keepers the servers have had; a mirror that is missing then is started
     """
 
     def __init__(
@@ -102,6 +110,7 @@ class Keeper:
         silence_s: float,
         next_start: Callable[[float], float | None],
         now: float,
+        life: int = 1,
     ) -> None:
         self.roster = roster
         self.failure: HeterpsError | None = None
@@ -109,12 +118,16 @@ class Keeper:
         """The server without which the job cannot go on, if that is the `failure`."""
         self._silence_s, self._next_start = silence_s, next_start
         self._watched = {seat.name: _Watched(now) for seat in roster.seats}
-        self._vacancies: dict[int, _Vacancy] = {}  # by server
+        self._vacancies = {  # by server
+            number: _Vacancy(now, now) for number, mirror in enumerate(roster.mirrors) if mirror is None
+        }
         self._taking_over: dict[str, tuple[float, str]] = {}  # mirrors in a new place, since when, and whose it was
         self._news: list[News] = []
-        self._lives = dict.fromkeys(range(roster.num_shards), 1)
+        self._asked: set[News] = set()
+        before = (life - 1) * IN_A_LIFE  # more than any keeper before has used
+        self._lives = dict.fromkeys(range(roster.num_shards), 1 + before)
         self._requests, self._answers = server_codec(), client_codec()
-        self._ids = 0
+        self._ids = before * IN_A_LIFE
         self._led_at = -math.inf
         self._ticked_at = now
 
@@ -140,6 +153,7 @@ class Keeper:
         if watched is None or not isinstance(header, Led):
             return []
         watched.heard_at, watched.heard, watched.epoch = now, max(watched.heard, header.id), header.epoch
+        watched.is_leaving = header.is_leaving
         if header.differs:
             self.failure = self.failure or MirrorDiffers(header.differs)
         if (number := self.roster.mirrored_by(peer)) >= 0 and header.is_synced and not watched.is_synced:
@@ -167,14 +181,17 @@ class Keeper:
         """Handle that the process of a server has ended."""
         return self._lost(name, why, now) if name in self._watched else []
 
-    def leaves(self, name: str, now: float) -> list[Effect]:
-        """Handle that the machine of a server will end soon. Its mirror takes over as soon as it can; a mirror is
-        dropped. That is no failure. Call it again until the server is gone."""
+    def leaves(self, name: str, now: float, *, has_place: bool = True) -> list[Effect]:
+        """Handle that a server will end soon, and whether another can be started meanwhile. Its mirror takes over as
+        soon as it can; a mirror is dropped. Without mirrors the job is told to save, and to go on with others when
+        there is a place. That is no failure. Call it again until the server is gone."""
         mirror = self.roster.mirror(number) if (number := self.roster.number(name)) >= 0 else None
         is_needed = number >= 0 and (mirror is None or not self._is_synced(mirror))
-        if name not in self._watched or is_needed:
+        if name in self._watched and not self.roster.mirrors:
+            self._ask(name, "move" if has_place else "save")
+        if name not in self._watched or is_needed or not has_place:
             return []
-        return self._lost(name, f"{name} leaves, because its machine is about to end", now, is_preempted=True)
+        return self._lost(name, f"{name} leaves, because {ENDS_SOON}", now, is_preempted=True)
 
     def tick(self, now: float) -> list[Effect]:
         """Do what is due at this time. Call it several times a second, when all messages that came were handled."""
@@ -184,13 +201,25 @@ class Keeper:
         self._ticked_at = now
         effects: list[Effect] = []
         for name, watched in list(self._watched.items()):
-            if name in self._watched and now - watched.heard_at > self._silence_s:
+            if name not in self._watched:
+                continue
+            if now - watched.heard_at > self._silence_s:
                 effects += self._lost(name, f"{name} has not answered for {self._silence_s:g} s", now)
+            elif watched.is_leaving:
+                effects += self.leaves(name, now)
         for number, vacancy in list(self._vacancies.items()):
             effects += self._fill(number, vacancy, now)
         return [*effects, *(self._lead(now) if now - self._led_at >= LEAD_S else [])]
 
     # --- losses ------------------------------------------------------------------------------------------------------
+
+    def _ask(self, name: str, what: Literal["save", "move"]) -> None:
+        """Ask the job once to save what a server without a mirror has."""
+        then = "goes on with others" if what == "move" else "there is no place for another yet"
+        news = News(f"{name} has to leave, because {ENDS_SOON}: the job is saved, and {then}", True, asks=what)
+        if news not in self._asked:
+            self._asked.add(news)
+            self._news.append(news)
 
     def _is_synced(self, mirror: Seat) -> bool:
         return mirror.name in self._watched and self._watched[mirror.name].is_synced

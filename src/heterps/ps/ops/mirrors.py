@@ -46,12 +46,13 @@ class Lead(Struct, frozen=True, tag="lead"):
 
 class Led(Struct, frozen=True, tag="led"):
     """The answer to Lead: the server follows `epoch`. A mirror `is_synced` once it has all that its server has said to
-    be done; `differs` tells what differs in the two."""
+    be done; `differs` tells what differs in the two. One that `is_leaving` was told to end, and soon will."""
 
     id: Ordinal
     epoch: Ordinal
     is_synced: bool = False
     differs: str = ""
+    is_leaving: bool = False
 
 
 class Fill(Struct, frozen=True, tag="fill"):

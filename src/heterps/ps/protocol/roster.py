@@ -10,7 +10,7 @@ ranges stay next to each other, and dense tables are small beside the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, NamedTuple
 
 import numpy as np
@@ -93,6 +93,16 @@ class Roster(Struct, frozen=True):
         servers = (*self.servers[:number], mirror, *self.servers[number + 1 :])
         mirrors = (*self.mirrors[:number], None, *self.mirrors[number + 1 :])
         return Roster(servers, self.epoch + 1, mirrors)
+
+    def without_gone(self, is_there: Callable[[Seat], bool]) -> Roster | None:
+        """Return the roster by which another keeper goes on, without mirrors that are gone; None where a server is."""
+        if not all(map(is_there, self.servers)):
+            return None
+        left = self
+        for number, mirror in enumerate(self.mirrors):
+            if mirror is not None and not is_there(mirror):
+                left = left.with_mirror(number, None)
+        return left
 
     def before_add(self) -> Roster:
         """Return the roster that `add` made this one of; ValueError for one that cannot have been made so."""

@@ -34,6 +34,8 @@ class Mirroring:
         self._lease = Lease()
         self._stream: MirrorStream | None = None
         self._role = MirrorRole(server.shard) if is_mirror else None
+        self.is_leaving = False
+        """Whether the process was told to end. It serves on for a while, and the keeper hears of it."""
 
     @property
     def mirror(self) -> Seat | None:
@@ -85,7 +87,7 @@ class Mirroring:
                 self._lease.renew(header, now)
                 sent = self._follow(header.roster, now)
                 is_synced, differs = (self._role.is_synced, self._role.differs) if self._role else (False, "")
-                led = Led(header.id, self._server.roster.epoch, is_synced, differs)
+                led = Led(header.id, self._server.roster.epoch, is_synced, differs, self.is_leaving)
                 return [*sent, (peer, self._answers.encode(led))]
             case MirrorAck():
                 return self._taken(peer, header, now)

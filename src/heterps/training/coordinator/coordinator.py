@@ -195,13 +195,11 @@ class Coordinator:
         core, progress, model = self._core, self._core.progress, self._model
         staged = core.accounting.summary(core.flow, model.served_s)
         test, stopped_by = None, core.stopped_by
-        if self._job.data.test is not None:
-            if stopped_by is None:
-                test = self._test(stop)
-                if stopped_by := stop():
-                    test = None  # of a part of the test set
-            elif self._job.validation.on_stop:
-                test = self._test(lambda: None)
+        if self._job.data.test is not None and (stopped_by is None or self._job.validation.on_stop):
+            interrupted = stop if stopped_by is None else self._until_grace
+            test = self._test(interrupted)
+            if (reason := interrupted()) is not None:
+                test, stopped_by = None, reason  # of a part of the test set
         trained = progress.train_metrics()
         self._take_news()
         return Outcome(
@@ -224,10 +222,14 @@ class Coordinator:
 
     def _validate(self) -> Metrics | None:
         """Metrics of the samples for validation; None if a stop came before they were all seen."""
-        stop = (lambda: None) if self._core.stopped_by is not None else self._stop
+        stop = self._stop if self._core.stopped_by is None else self._until_grace
         with self._model.serving_uncounted():
             metrics = evaluate_validation(self._job, self._model, self._observer, stop)
         return metrics if stop() is None else None
+
+    def _until_grace(self) -> str | None:
+        """Why a job that was stopped must end its evaluation too; None while there is time."""
+        return None if self._core.grace.evaluates(time.monotonic()) else self._core.stopped_by
 
     @property
     def _clock_to_keep(self) -> int | None:
@@ -273,8 +275,12 @@ class Coordinator:
         self._perform(self._core.tick(now, is_idle=envelope is None))
 
     def _take_news(self) -> None:
-        """Count what has happened to servers with mirrors."""
-        self._core.progress.recoveries += tell_news(self._fleet.take_news(), self._observer)
+        """Count what has happened to servers, and do what is asked for because one has to leave."""
+        self._core.progress.recoveries += tell_news(news := self._fleet.take_news(), self._observer)
+        for asked in filter(None, (one.asks for one in news)):
+            self._core.leave_servers(moves=asked == "move")
+        if news and self._journal is not None and self._journal.has_begun:
+            self._begin_journal()  # for it says who they are
 
     def _handle_commands(self) -> None:
         """Answer commands, between two messages of workers."""
@@ -366,8 +372,8 @@ class Coordinator:
 
     def _begin_journal(self) -> None:
         if self._journal is not None:
-            core = self._core
-            self._journal.begin(core.layout, core.clock, core.progress, self._checkpoint_progress())
+            core, told = self._core, self._checkpoint_progress()
+            self._journal.begin(core.layout, core.clock, core.progress, told, self._fleet.place)
 
     def _checkpoint_progress(self) -> dict[str, Any]:
         core = self._core

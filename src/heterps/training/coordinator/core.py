@@ -32,17 +32,17 @@ from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.follow_ups import after_rounds, after_steps, go_aheads
 from heterps.training.coordinator.following import Following
 from heterps.training.coordinator.make_flow import make_flow
+from heterps.training.coordinator.places import Places, next_epoch
 from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, StopWorker
 from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.round_flow import RoundFlow
-from heterps.training.coordinator.setup import Setup, StateOfStages, Values, assignments
+from heterps.training.coordinator.setup import Setup, StateOfStages, Values
 from heterps.training.coordinator.silence import Silence
-from heterps.training.coordinator.waits import Wait, Walk, not_assigned, not_ready, not_told, too_silent
+from heterps.training.coordinator.waits import Grace, Wait, Walk, not_ready, too_silent
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
     Alive,
-    AskState,
     Assigned,
     Failed,
     Message,
@@ -83,12 +83,11 @@ class CoordinatorCore:
         self.progress, self.accounting = progress, accounting
         self.reconfiguration, self.recovery = reconfiguration, recovery
         self._now, self.silence = now, Silence(job.workers.deadline_s)
+        self.grace = Grace(job.checkpoint.grace_s)
         self._clock = DilatedClock(setup.scale, progress.seconds, lambda: self._now)
         self._clock.pause()  # until all are ready
-        self._addresses: dict[str, str] = {}
-        self._assigned: set[tuple[str, int]] = set()
-        self._states: dict[str, Values] = {}
         self._effects: list[Effect] = []
+        self._places = Places(setup, state, recovery, job.workers.deadline_s, lambda told: self._effects.extend(told))
         self._save_error: StorageError | None = None
         self.is_saving = False
         self._until_saved = Wait(lambda: not self.is_saving)
@@ -119,12 +118,12 @@ class CoordinatorCore:
                 pass
             case Ready() if message.worker in self.layout.workers or self.reconfiguration.expects(message.worker):
                 if self.recovery.ready(message.worker, message.attempt):
-                    self._addresses[message.worker] = message.address
+                    self._places.ready(message.worker, message.address)
                     self.reconfiguration.ready(message.worker)
             case Ready():
                 self._effects.append(Send(message.worker, Stop()))  # of a change that was given up
             case Assigned():
-                self._assigned.add((message.worker, message.epoch))
+                self._places.assigned(message)
             case Pushed() | NoBatch() if message.layout_epoch != self.layout.epoch:
                 pass  # of a worker that was lost since then
             case Pushed():
@@ -136,7 +135,7 @@ class CoordinatorCore:
             case NoBatch():
                 self.flow.no_batch(message)
             case StageState():
-                self._states[message.worker] = values or {}
+                self._places.told(message.worker, values)
             case Failed() if isinstance(error := failure(message), StaleIncarnation):
                 if not self.recovery.was_lost(message.worker):
                     raise error
@@ -152,7 +151,8 @@ class CoordinatorCore:
         """Begin what may begin. PeerLost where somebody was waited for too long; `is_idle`: no message waits."""
         self._pass_to(now)
         self._check_time(is_idle)
-        self._effects += self.reconfiguration.check_time(now) + self.recovery.due(self.layout, now)
+        self._effects += self.reconfiguration.check_time(now)
+        self._effects += [] if self.is_ending else self.recovery.due(self.layout, now)
         if self.is_training:
             self._send_all(self.flow.go_on(self._clock.now()))
             self.accounting.show(self._clock.now(), now)
@@ -161,7 +161,9 @@ class CoordinatorCore:
     def stop(self, reason: str, now: float) -> list[Effect]:
         """End the job, because somebody asks for it, after what is under way."""
         self._pass_to(now)
-        self.stopped_by = self.stopped_by or reason
+        if self.stopped_by is None:
+            self.stopped_by = reason
+            self.grace.begin(reason, self._now)
         return self._go_on()
 
     def scale(self, asked: Scale, now: float) -> tuple[list[Effect], CommandReply]:
@@ -175,6 +177,12 @@ class CoordinatorCore:
         effects = self.reconfiguration.lost(worker, why)
         effects = self._lose(worker, why, is_preempted=is_preempted) if effects is None else effects
         return None if effects is None else [*effects, *self._go_on()]
+
+    def leave_servers(self, *, moves: bool) -> None:
+        """Save what servers have, because one will end soon; and go on with others, if it `moves`."""
+        self.progress.save_soon()
+        if moves and not self.is_ending:
+            self.reconfiguration.move()
 
     def answered(self, now: float) -> list[Effect]:
         """Go on: what was asked for last is done. After Save it is kept, so that all may change while it is written."""
@@ -231,10 +239,12 @@ class CoordinatorCore:
 
     def _walk(self) -> Walk:
         start_s = max(START_S, self._job.workers.deadline_s)
-        late = partial(not_ready, self._missing)
-        yield Wait(lambda: not self._missing() or self.stopped_by is not None, start_s, late, self._now)  # [1]
+        missing = partial(self._places.missing, self.layout)
+        late = partial(not_ready, missing)
+        yield Wait(lambda: not missing() or self.stopped_by is not None, start_s, late, self._now)  # [1]
         if self.stopped_by is None and not self.has_stopped_early:
-            yield from self._assign_all()
+            yield from self._assign_all(self.layout)
+            self.flow.layout = self.layout  # a later epoch, if somebody was lost meanwhile
             if self._setup.resumed is not None:
                 self._repeat_round()
             yield from self._train()
@@ -260,6 +270,8 @@ class CoordinatorCore:
     def _train(self) -> Walk:
         """[3] [4] Train until all batches are done, a stop is asked for, or all is saved for another plan."""
         while self.stopped_by is None or not self.flow.is_quiet:
+            if self.recovery.num_lost:  # while nothing was under way
+                yield from self._recover()
             self._clock.resume()
             self.silence.broken(self.layout.workers, self._now)
             self.flow.hold_at = self.progress.hold_at
@@ -294,23 +306,19 @@ class CoordinatorCore:
                 yield from self._publish()
         self.reconfiguration.replanned = None  # it comes too late
 
-    def _assign_all(self) -> Walk:
-        """[2] Tell every worker of the layout its place, and wait until all have taken it."""
-        layout = self.layout
-        self._assigned = set()
-        self._effects += assignments(self._setup, layout, self._addresses, self._state)
-        wanted = {(worker, layout.epoch) for worker in layout.workers}
-        late = partial(not_assigned, wanted, self._assigned)
-        yield Wait(lambda: self._assigned >= wanted, self._job.workers.deadline_s, late)
+    def _assign_all(self, layout: Layout) -> Walk:
+        """[2] Let every worker take its place in `layout`; workers that were missing are back then."""
+        self.layout = layout  # what is asked for from now on builds on it
+        self.layout = yield from self._places.assign(layout)
+        if self.recovery.num_lost:
+            self.progress.recoveries += self.recovery.num_lost
+            self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
 
     def _recover(self) -> Walk:
         """Give all workers their places again, and repeat what lost workers took part in. Nothing else is under way."""
-        self.layout = structs.replace(self.layout, epoch=self.layout.epoch + 1)
-        yield from self._assign_all()
+        yield from self._assign_all(next_epoch(self.layout))
         self._repeat_round()
         self.flow.recover(self.layout, self._clock.now())
-        self.progress.recoveries += self.recovery.num_lost
-        self._observer.changed(f"{self.recovery.end(self._now)}, at {self.progress.samples:,} samples")
 
     def _repeat_round(self) -> None:
         """Repeat a round: servers have applied nothing of several workers' yet, and a single one's they apply once."""
@@ -319,29 +327,17 @@ class CoordinatorCore:
 
     def _follow(self, layout: Layout) -> Walk:
         """Use the workers of `layout` from this cut on."""
-        layout = structs.replace(layout, epoch=self.layout.epoch + 1)
-        before, self.layout = self.layout, layout  # what is asked for from now on builds on it
-        yield from self._collect_state(before)
-        yield from self._assign_all()
-        self.flow.change(layout, self._clock.now())
-        self.accounting.follow(layout)
+        before = self.layout
+        self.layout = structs.replace(layout, epoch=before.epoch + 1)
+        yield from self._places.collect_state(before)
+        yield from self._assign_all(self.layout)
+        self.flow.change(self.layout, self._clock.now())
+        self.accounting.follow(self.layout)
         for worker in before.workers:
             if worker not in layout.workers:
                 self._effects += [Send(worker, Stop()), StopWorker(worker)]
-                del self._addresses[worker]
+                self._places.left(worker)
         self._observer.changed(f"{layout} from {self.progress.samples:,} samples on")
-
-    def _collect_state(self, layout: Layout) -> Walk:
-        """Ask the first worker of each stage for what it has and servers have not."""
-        if not self._state.is_any or not self._assigned:
-            return
-        asked = [stage.workers[0] for stage in layout.stages]
-        self._states = {}
-        self._effects += [Send(worker, AskState()) for worker in asked]
-        late = partial(not_told, asked, self._states)
-        yield Wait(lambda: set(self._states) >= set(asked), self._job.workers.deadline_s, late)
-        for worker in asked:
-            self._state.take(self._states[worker])
 
     def _validate(self) -> Walk:
         """Validate, and end the interval, so that its line of metrics.jsonl has the validation."""
@@ -363,17 +359,21 @@ class CoordinatorCore:
 
     def _ask(self, effect: Effect) -> Walk:
         """Have something done with the model as it is, and wait until it is done."""
-        yield from self._collect_state(self.layout)
+        yield from self._places.collect_state(self.layout)
         self._is_answered = False
         self._effects.append(effect)
         yield Wait(lambda: self._is_answered)
 
     def _lose(self, worker: str, why: str, *, is_preempted: bool = False) -> Effects | None:
-        """Go on without a worker until it is replaced. None where that cannot be."""
-        if not (self.is_training or self.recovery.is_starting(worker)):
-            return None
-        times = self._now, self._clock.now()
-        return self.recovery.lose(worker, why, self.layout, self.flow, *times, is_preempted=is_preempted)
+        """Go on without a worker until it is replaced, or for good at the end. None where that cannot be."""
+        if self.is_ending:
+            return None if self._state.is_any else self.recovery.let_go(worker, why)
+        effects = self.recovery.lose(worker, why, self.layout, self._now, is_preempted=is_preempted)
+        if effects is not None:
+            self._places.left(worker)
+        if effects is not None and self.is_training:
+            effects += self.recovery.void(self.flow, worker, self.layout, self._clock.now())
+        return effects
 
     def _pass_to(self, now: float) -> None:
         """Advance the time, which never goes back, though an event may be older than what was done meanwhile."""
@@ -385,14 +385,12 @@ class CoordinatorCore:
         self.silence.broken(workers, self._now)
         self._effects += go_aheads(messages, journals=self._setup.journals)
 
-    def _missing(self) -> list[str]:
-        return [worker for worker in self.layout.workers if worker not in self._addresses]
-
     def _check_time(self, is_idle: bool) -> None:
+        self.grace.check(self._now)
         self._wait.check(self._now)
         owing = self.flow.waited_for if self.is_training else ()
         silent = self.silence.too_long(owing, self._now, is_idle=is_idle)
-        why = too_silent(silent, self.silence.deadline_s)
+        why = too_silent(silent, self.silence.deadline_s, self.clock)
         for worker in silent:
             if (effects := self._lose(worker, why)) is None:
                 raise PeerLost(why)

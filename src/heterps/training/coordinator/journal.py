@@ -130,11 +130,20 @@ class Journal:
         """Begin with what another coordinator has decided."""
         self._decisions = decisions
 
-    def begin(self, layout: Layout, clock: int, progress: RunProgress, told: Mapping[str, Any]) -> None:
+    def begin(
+        self,
+        layout: Layout,
+        clock: int,
+        progress: RunProgress,
+        told: Mapping[str, Any],
+        servers: ServerPlace | None = None,
+    ) -> None:
         """Write a new head, which takes the place of all that was written before.
 
-        told  what a checkpoint would say of the run
+        told     what a checkpoint would say of the run
+        servers  where they are by now; None: where they were
         """
+        self._servers = servers or self._servers
         self._try(self._replace, _line(self._head(layout, clock, progress, told)))
 
     def _head(self, layout: Layout, clock: int, progress: RunProgress, told: Mapping[str, Any]) -> Head:
@@ -201,12 +210,15 @@ class JournalContents:
     head: Head
     records: Sequence[Go | BatchDone]
 
-    def next_life(self) -> JournalContents:
+    def next_life(self, servers: ServerPlace | None = None) -> JournalContents:
         """Return the contents for the next coordinator, which must be written before it starts any worker.
 
         Otherwise a third coordinator, if the second dies soon, would give its workers incarnations that were used.
+
+        servers  as they were found; None: as the journal says
         """
-        return JournalContents(structs.replace(self.head, life=self.head.life + 1), self.records)
+        head = structs.replace(self.head, life=self.head.life + 1, servers=servers or self.head.servers)
+        return JournalContents(head, self.records)
 
     def lines(self) -> list[bytes]:
         return [_line(record) for record in (self.head, *self.records)]

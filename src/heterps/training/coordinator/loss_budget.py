@@ -17,6 +17,11 @@ class LossBudget:
         self.most, self._backoff_s = most, backoff_s
         self._losses: deque[float] = deque()  # when they were, in the last hour
 
+    @property
+    def num(self) -> int:
+        """Number of losses within the last hour, as of the last one."""
+        return len(self._losses)
+
     def is_spent(self, now: float) -> bool:
         while self._losses and now - self._losses[0] > HOUR_S:
             self._losses.popleft()

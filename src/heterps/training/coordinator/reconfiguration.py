@@ -4,6 +4,7 @@ Scale  --> [1] new workers start, beside the job, which goes on as it was
            [2] all are ready --> the job is held, and at the cut they are in its layout, and those that leave are not
            [3] one fails, or is late --> the change is given up, they leave, and the job never noticed
 Replan --> [4] the job could go on by it --> the job is held, saved at the cut, and goes on by the new plan
+move   --> [5] a server has to leave, and nobody else has its rows --> as [4], by the same plan with other processes
 
 One change is under way at a time.
 """
@@ -55,10 +56,14 @@ Effects = list[Send | StartWorkers | StopWorker]
 
 @dataclass(frozen=True)
 class Replanned:
-    """Go on by another plan, with the cluster that is in this job, from the checkpoint that was just made."""
+    """Go on by another plan, with the cluster that is in this job, from the checkpoint that was just made.
+
+    moves  by the same plan, with other processes: some of those before have to leave
+    """
 
     job: Job
     plan: Plan
+    moves: bool = False
 
 
 @dataclass
@@ -122,6 +127,10 @@ class Reconfiguration:
             return CommandReply(str(error), is_error=True)
         return CommandReply("the job is saved after the running step, and goes on by this plan from there")
 
+    def move(self) -> None:
+        """[5] Go on with other processes. Another change that is under way ends, or does the same."""
+        self.replanned = self.replanned or Replanned(self._job, self._plan, moves=True)
+
     def status(self) -> dict[str, str]:
         """Return what `heterps status` shows of changes."""
         return {"change": self.under_way, "last_change": self.last}
@@ -130,7 +139,7 @@ class Reconfiguration:
     def under_way(self) -> str:
         """What is being changed, in words; empty where nothing is."""
         if self.replanned is not None:
-            return "to another plan"
+            return "to other servers" if self.replanned.moves else "to another plan"
         if self._scaling is None:
             return ""
         missing = sorted(self._scaling.missing)
@@ -174,8 +183,9 @@ class Reconfiguration:
         return scaling.layout
 
     def give_up_replan(self, why: str) -> None:
-        self.replanned, self.last = None, f"to another plan: given up, {why}"
-        self._warn(f"the job goes on by its plan: {why}")
+        self.last = f"{self.under_way}: given up, {why}"
+        self.replanned = None
+        self._warn(f"the job goes on as it was: {why}")
 
     def end(self) -> Effects:
         """End with the job: what is still under way comes too late."""

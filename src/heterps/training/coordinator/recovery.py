@@ -56,15 +56,12 @@ class Recovery:
         worker: str,
         why: str,
         layout: Layout,
-        flow: Flow,
         now: float,
-        clock_s: float,
         *,
         is_preempted: bool = False,
     ) -> Effects | None:
         """[1] A worker of `layout` has died. None where it is not replaced: too many have died within an hour.
 
-        clock_s       the time by the clock of the flow
         is_preempted  it was told to leave, which is no failure: it does not count
         """
         if self._budget.is_spent(now) and not (is_preempted and self._budget.most):
@@ -73,12 +70,21 @@ class Recovery:
         since = self._lost[worker].since if worker in self._lost else now
         self._attempts[worker] = self._attempts.get(worker, 0) + 1
         self._lost[worker] = _Lost(since, now + wait_s, self._attempts[worker])
-        lanes = flow.lose(worker, clock_s)  # [2]
-        flow.hold_at, flow.is_held = None, False  # no checkpoint before all that is under way can end
         others_do = "the others wait for it" if layout.in_rounds else "the others go on"
         self._warn(f"{why}. It is replaced, and {others_do if len(layout.workers) > 1 else 'the job goes on'}")
+        return [StopWorker(worker, 0.0)]
+
+    def void(self, flow: Flow, worker: str, layout: Layout, clock_s: float) -> Effects:
+        """[2] Give up what is under way with a worker that was lost, and tell the others. `clock_s` is of the flow."""
+        lanes = flow.lose(worker, clock_s)
+        flow.hold_at, flow.is_held = None, False  # no checkpoint before all that is under way can end
         others = [other for other in layout.workers if other not in self._lost] if len(layout.stages) > 1 else []
-        return [StopWorker(worker, 0.0), *(Send(other, ForgetLanes(lanes)) for other in others)]
+        return [Send(other, ForgetLanes(lanes)) for other in others]
+
+    def let_go(self, worker: str, why: str) -> Effects:
+        """A worker has died after its last batch: nobody needs it any more."""
+        self._warn(f"{why}. It had nothing more to do")
+        return [StopWorker(worker, 0.0)]
 
     def is_starting(self, worker: str) -> bool:
         """Whether a worker was lost and is not ready again."""

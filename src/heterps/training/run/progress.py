@@ -73,6 +73,7 @@ class RunProgress:
         self.whole = self._no_metrics()
         self._saved_samples = 0
         self._saved_s = 0.0
+        self._saves_soon = False
         self.is_saved = False  # whether a checkpoint has everything that is done
 
     def add(self, num_samples: int, scores: Iterable[Scores], seconds: float, loss: float) -> None:
@@ -141,9 +142,14 @@ class RunProgress:
     def save_is_due(self) -> bool:
         minutes = self._job.checkpoint.every_minutes
         by_samples = self.save_at is not None and self.samples >= self.save_at
-        return by_samples or (minutes is not None and self.seconds - self._saved_s >= 60 * minutes)
+        return self._saves_soon or by_samples or (minutes is not None and self.seconds - self._saved_s >= 60 * minutes)
+
+    def save_soon(self) -> None:
+        """Let a checkpoint be due now."""
+        self._saves_soon = True
 
     def saved(self) -> None:
+        self._saves_soon = False
         self._saved_samples, self._saved_s = self.samples, self.seconds
         self.is_saved = True
 
