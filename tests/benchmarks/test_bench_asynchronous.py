@@ -66,6 +66,19 @@ def test_a_run_is_trained_once_and_not_again(bench: ModuleType, tmp_path: Path) 
     assert json.loads((tmp_path / "data-0-1.3/dataset.json").read_text())["skew"] == 1.3
 
 
+def test_first_gradients_are_of_the_sample_whatever_the_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = load_bench("asynchronous/first_gradients.py")
+    task = str(tmp_path / "match")
+    first.heterps(tmp_path, "data", "synth", task, "--task", "match", "--rows", 20_000, "--test-rows", 0)
+    first.main(["--folder", str(tmp_path), "--models", "match_net", "--batch-sizes", "500", "1000"])
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines()[2:]]
+    assert [row[2] for row in rows] == ["user", "item"] * 2
+    assert float(rows[1][3]) == pytest.approx(float(rows[3][3]), rel=0.5)
+    assert float(rows[0][3]) < float(rows[0][4]), "the gradients of users grow from next to nothing"
+
+
 @pytest.mark.slow
 def test_every_case_of_heterps_is_trained(bench: ModuleType, tmp_path: Path) -> None:
     words = ["--rows", "4096", "--data", "data-0", "--batch-sizes", "256", "--rounds", "1"]
