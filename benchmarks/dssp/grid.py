@@ -1,7 +1,8 @@
 """Policies at their best rates: two image sets, workers that are slow for good or in turn, 2, 4 and 8 of them.
 
-python benchmarks/dssp/grid.py run --out /tmp/grid.jsonl    a line for each run; those that are there are kept
-python benchmarks/dssp/grid.py table --out /tmp/grid.jsonl  each policy at the rate of its smallest median time
+python benchmarks/dssp/grid.py run --out /tmp/grid.jsonl                 adds a line for each case that is not there
+python benchmarks/dssp/grid.py table --out benchmarks/dssp/grid.jsonl    each policy at its best rate
+python benchmarks/dssp/grid.py against --out benchmarks/dssp/grid.jsonl  pairs of policies
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -38,8 +40,30 @@ SETS = {"digits": 0.95, "gratings": 0.85}
 """Image sets, each with the accuracy that counts."""
 KINDS = ("for good", "in turn")
 WORKERS = (2, 4, 8)
-POLICIES = ("bsp", "asp", "ssp:3", "ssp:15", "dssp:3:12", "asp+damped")
-RATES = (0.03, 0.1, 0.3, 1.0, 3.0)
+RATES = {
+    "bsp": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "bsp+fitted": (0.1, 0.3, 1.0, 3.0, 10.0),
+    "asp": (0.03, 0.1, 0.3, 1.0),
+    "ssp:3": (0.03, 0.1, 0.3, 1.0),
+    "ssp:15": (0.03, 0.1, 0.3, 1.0),
+    "dssp:3:12": (0.03, 0.1, 0.3, 1.0),
+    "dssp:3:12+fastest+lower": (0.03, 0.1, 0.3, 1.0),
+    "dssp:3:12+literal": (0.03, 0.1, 0.3, 1.0),
+    "asp+damped": (0.1, 0.3, 1.0, 3.0),
+}
+"""Learning rates of each policy: larger ones where a round applies a mean, or where stale gradients have less."""
+PAIRS = (
+    ("dssp:3:12", "bsp"),
+    ("dssp:3:12", "ssp:3"),
+    ("dssp:3:12", "ssp:15"),
+    ("dssp:3:12", "asp"),
+    ("dssp:3:12", "dssp:3:12+fastest+lower"),
+    ("dssp:3:12+fastest+lower", "ssp:3"),
+    ("dssp:3:12+literal", "asp"),
+    ("dssp:3:12", "bsp+fitted"),
+    ("asp+damped", "asp"),
+)
+"""Policies that are compared place by place."""
 SEEDS = 5
 BATCH, EPOCHS, POINTS = 23, 8, 40
 SLOW = 2.5
@@ -51,7 +75,6 @@ class Case(NamedTuple):
     workers: int
     policy: str
     rate: float
-    seed: int
 
 
 class Perceptron(Classifier):
@@ -111,77 +134,114 @@ def make_scenario(kind: str, workers: int) -> Scenario:
     return Scenario(workers=speeds, jitter=0.1, slowdowns=slowdowns, latency_s=0.1, server_s=0.03, iterations=ENDLESS)
 
 
-def run(out: Path, cases: Sequence[Case]) -> None:
-    """Train every case that is not in `out`, and add a line for it."""
-    lines = out.read_text().splitlines() if out.exists() else []
-    there = {Case(*(line[name] for name in Case._fields)) for line in map(json.loads, lines)}
+def run(out: Path, images: Sequence[str], seeds: int) -> None:
+    """Train every case of these image sets that is not in `out` with each seed, and add a line for it."""
+    there = {Case(*line[:5]) for line in _lines(out)} if out.exists() else set()
+    grid = itertools.product(images, KINDS, WORKERS, RATES.items())
+    cases = [Case(*place, policy, rate) for *place, (policy, rates) in grid for rate in rates]
     with tempfile.TemporaryDirectory() as folder, out.open("a") as file:
         for case in cases:
             if case in there:
                 continue
-            scenario = make_scenario(case.kind, case.workers).model_copy(update={"seed": case.seed})
-            job = make_job(case.images, case.rate, Path(folder)).model_copy(update={"seed": case.seed})
-            variant = parse_variant(case.policy)
-            if variant.by_rounds:
-                job, scenario = as_in_paper(job, scenario)
-            found = train_virtually(job, scenario, variant, Course(points=POINTS), as_job=False)
-            reached = found.reaches(SETS[case.images])
-            line = case._asdict() | {"seconds": reached and reached.now_s, "best": found.best}
-            file.write(json.dumps(line | {"staleness": found.sim.mean_staleness}) + "\n")
+            job, scenario = make_job(case.images, case.rate, Path(folder)), make_scenario(case.kind, case.workers)
+            seconds = [_seconds(case, job, scenario, seed) for seed in range(seeds)]
+            file.write(json.dumps([*case, seconds], separators=(",", ":")) + "\n")
             file.flush()
+
+
+def _seconds(case: Case, job: Job, scenario: Scenario, seed: int) -> float | None:
+    """Simulated seconds to the accuracy that counts."""
+    job, scenario = job.model_copy(update={"seed": seed}), scenario.model_copy(update={"seed": seed})
+    variant = parse_variant(case.policy)
+    if variant.by_rounds:
+        job, scenario = as_in_paper(job, scenario)
+    found = train_virtually(job, scenario, variant, Course(points=POINTS), as_job=False)
+    reached = found.reaches(SETS[case.images])
+    return round(reached.now_s, 1) if reached else None
+
+
+def _lines(out: Path) -> Iterator[list[Any]]:
+    return map(json.loads, out.read_text().splitlines())
 
 
 def table(out: Path) -> str:
     """A table for each image set and kind of slowness: seconds of each policy to the accuracy, at its best rate."""
-    found: dict[tuple[Any, ...], list[float | None]] = {}
-    for line in map(json.loads, out.read_text().splitlines()):
-        found.setdefault(tuple(line[name] for name in Case._fields[:-1]), []).append(line["seconds"])
+    found = _best_rates(out)
     words = []
     for images, kind in itertools.product(SETS, KINDS):
+        if not any(place[:2] == (images, kind) for place in found):
+            continue
         words += [f"\n### {images} to {SETS[images]:g}, workers slow {kind}\n"]
         words += [f"| policy | {' | '.join(f'{n} workers' for n in WORKERS)} |", f"|---|{'--:|' * len(WORKERS)}"]
-        for policy in POLICIES:
-            cells = [_best({r: found.get((images, kind, n, policy, r), []) for r in RATES}) for n in WORKERS]
+        for policy in RATES:
+            cells = [_cell(found.get((images, kind, n, policy))) for n in WORKERS]
             words.append(f"| {policy} | {' | '.join(cells)} |")
     return "\n".join(words)
 
 
-def _best(by_rate: dict[float, list[float | None]]) -> str:
-    """The median over seeds at the rate where it is smallest, with the fastest and slowest seed, and the rate."""
-    medians = {
-        rate: statistics.median(s if s is not None else float("inf") for s in seconds)
-        for rate, seconds in by_rate.items()
-        if seconds
-    }
-    if not medians or min(medians.values()) == float("inf"):
-        return "not reached" if medians else ""
-    rate = min(medians, key=lambda each: medians[each])
-    reached = [s for s in by_rate[rate] if s is not None]
-    missing = len(by_rate[rate]) - len(reached)
-    slowest = f"{missing} never" if missing else f"{max(reached):,.0f}"
-    return f"{medians[rate]:,.0f} ({min(reached):,.0f}-{slowest}) at {rate:g}"
+def against(out: Path) -> str:
+    """A line for each pair of policies: over all places, the ratio of their median times, and who is surely sooner.
+
+    One is surely sooner in a place where its slowest seed is sooner than the other's fastest one.
+    """
+    found = _best_rates(out)
+    words = ["| policy | beside | slow | its time as a share | sooner | surely | surely later |"]
+    words.append("|---|---|---|--:|--:|--:|--:|")
+    for policy, other in PAIRS:
+        for kind in KINDS:
+            places = itertools.product(SETS, [kind], WORKERS)
+            both = [(found.get((*place, policy)), found.get((*place, other))) for place in places]
+            pairs = [(one, two) for one, two in both if one and two]
+            if not pairs:
+                continue
+            shares = [one.median / two.median for one, two in pairs]
+            sooner = sum(share < 1 for share in shares)
+            surely = sum(max(one.seconds) < min(two.seconds) for one, two in pairs)
+            later = sum(min(one.seconds) > max(two.seconds) for one, two in pairs)
+            figures = f"{min(shares):.2f} to {max(shares):.2f} | {sooner} of {len(pairs)} | {surely} | {later}"
+            words.append(f"| {policy} | {other} | {kind} | {figures} |")
+    return "\n".join(words)
 
 
-def all_cases(seeds: int) -> list[Case]:
-    """Every case, seed by seed. The largest rate is for bsp, which applies means, and the smallest for the others."""
-    grid = itertools.product(range(seeds), SETS, KINDS, WORKERS, POLICIES, RATES)
-    return [
-        Case(images, kind, workers, policy, rate, seed)
-        for seed, images, kind, workers, policy, rate in grid
-        if rate != (RATES[0] if policy == "bsp" else RATES[-1])
-    ]
+class _Best(NamedTuple):
+    """A policy's best rate in one place, and the seconds of each seed with it; infinite where it did not get there."""
+
+    median: float
+    rate: float
+    seconds: list[float]
+
+
+def _best_rates(out: Path) -> dict[tuple[Any, ...], _Best]:
+    found: dict[tuple[Any, ...], _Best] = {}
+    for *place, rate, by_seed in _lines(out):
+        seconds = [math.inf if each is None else each for each in by_seed]
+        this = _Best(statistics.median(seconds), rate, seconds)
+        found[tuple(place)] = min(this, found.get(tuple(place), this))
+    return found
+
+
+def _cell(best: _Best | None) -> str:
+    """The median over seeds, with the fastest and slowest seed, and the rate."""
+    if best is None:
+        return ""
+    if best.median == math.inf:
+        return "not reached"
+    missing = best.seconds.count(math.inf)
+    slowest = f"{missing} never" if missing else f"{max(best.seconds):,.0f}"
+    return f"{best.median:,.0f} ({min(best.seconds):,.0f}-{slowest}) at {best.rate:g}"
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "table"])
-    parser.add_argument("--out", type=Path, required=True, help="a line for each run")
+    parser.add_argument("what", choices=["run", "table", "against"])
+    parser.add_argument("--out", type=Path, required=True, help="a line for each case")
+    parser.add_argument("--images", choices=SETS, nargs="*", default=list(SETS))
     parser.add_argument("--seeds", type=int, default=SEEDS)
     asked = parser.parse_args(words)
     torch.set_num_threads(1)
     if asked.what == "run":
-        run(asked.out, all_cases(asked.seeds))
-    print(table(asked.out))
+        run(asked.out, asked.images, asked.seeds)
+    print(against(asked.out) if asked.what == "against" else table(asked.out))
 
 
 if __name__ == "__main__":

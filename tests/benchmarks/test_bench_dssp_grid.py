@@ -1,4 +1,4 @@
-"""The grid of policies and rates: every case is a run, and its table has each policy at its best rate."""
+"""The grid of policies and rates: each case runs with every seed, and its tables have policies at their best rates."""
 
 from __future__ import annotations
 
@@ -6,31 +6,46 @@ import json
 from pathlib import Path
 
 import numpy as np
-from bench_file import load_bench
+import pytest
+from bench_file import BENCHMARKS, load_bench
 
 GRID = load_bench("dssp/grid.py")
 
 
-def test_the_table_has_the_rate_with_the_smallest_median_and_says_which_seeds_missed(tmp_path: Path) -> None:
-    found = {0.1: (50.0, 60.0, 90.0), 0.3: (40.0, 55.0, None), 1.0: (10.0, None, None)}
-    lines = [
-        {"images": "digits", "kind": "in turn", "workers": 4, "policy": "asp", "rate": rate, "seed": seed, "seconds": s}
-        for rate, seconds in found.items()
-        for seed, s in enumerate(seconds)
-    ]
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    found = {
+        ("asp", 0.1): (50.0, 60.0, 90.0),
+        ("asp", 0.3): (40.0, 55.0, None),
+        ("asp", 1.0): (10.0, None, None),
+        ("dssp:3:12", 0.3): (110.0, 120.0, 130.0),
+        ("dssp:3:12+literal", 0.3): (30.0, 32.0, 35.0),
+    }
+    lines = [["digits", "in turn", 4, *case, seconds] for case, seconds in found.items()]
     (tmp_path / "grid.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    shown = GRID.table(tmp_path / "grid.jsonl")
-    assert "| asp |  | 55 (40-1 never) at 0.3 |  |" in shown
+    return tmp_path / "grid.jsonl"
 
 
-def test_a_run_adds_a_line_and_is_not_made_again(tmp_path: Path, monkeypatch) -> None:
+def test_the_table_has_the_rate_with_the_smallest_median_and_says_which_seeds_missed(out: Path) -> None:
+    assert "| asp |  | 55 (40-1 never) at 0.3 |  |" in GRID.table(out)
+
+
+def test_pairs_are_compared_place_by_place_and_surely_means_every_seed(out: Path) -> None:
+    lines = GRID.against(out).splitlines()
+    assert "| dssp:3:12 | asp | in turn | 2.18 to 2.18 | 0 of 1 | 0 | 0 |" in lines  # a seed of asp never gets there
+    assert "| dssp:3:12+literal | asp | in turn | 0.58 to 0.58 | 1 of 1 | 1 | 0 |" in lines
+
+
+def test_a_case_is_trained_with_every_seed_and_not_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GRID, "EPOCHS", 1)
-    case = GRID.Case("gratings", "for good", 2, "asp", 0.3, 0)
+    monkeypatch.setattr(GRID, "RATES", {"asp": (0.3,)})
+    monkeypatch.setattr(GRID, "WORKERS", (2,))
+    monkeypatch.setattr(GRID, "SETS", {"gratings": 0.15})
     for _ in range(2):
-        GRID.run(tmp_path / "grid.jsonl", [case])
-    (line,) = map(json.loads, (tmp_path / "grid.jsonl").read_text().splitlines())
-    assert GRID.Case(*(line[name] for name in GRID.Case._fields)) == case
-    assert 0 < line["best"] < 1
+        GRID.run(tmp_path / "grid.jsonl", ["gratings"], seeds=2)
+    lines = [json.loads(line) for line in (tmp_path / "grid.jsonl").read_text().splitlines()]
+    assert [line[:5] for line in lines] == [["gratings", kind, 2, "asp", 0.3] for kind in GRID.KINDS]
+    assert all(len(line[5]) == 2 and min(line[5]) > 0 for line in lines)
 
 
 def test_gratings_are_balanced_and_the_test_set_is_another() -> None:
@@ -41,6 +56,8 @@ def test_gratings_are_balanced_and_the_test_set_is_another() -> None:
     assert not (pixels["train"][:256] == pixels["test"]).all(axis=1).any()
 
 
-def test_every_policy_has_four_rates_at_every_place() -> None:
-    cases = GRID.all_cases(seeds=5)
-    assert len(set(cases)) == len(cases) == 2 * 2 * 3 * 6 * 4 * 5
+def test_the_page_shows_what_is_kept() -> None:
+    kept = BENCHMARKS / "dssp/grid.jsonl"
+    page = (BENCHMARKS / "dssp/README.md").read_text(encoding="utf-8")
+    assert GRID.table(kept).strip() in page
+    assert GRID.against(kept).strip() in page

@@ -47,6 +47,26 @@ def test_synth_writes_other_tasks(tmp_path, capsys, task):
     assert json.loads((tmp_path / "data/dataset.json").read_text())["task"] == task
 
 
+@pytest.mark.parametrize("task", ["click", "words", "ratings"])
+def test_synth_with_a_larger_skew_has_fewer_ids_and_says_so(tmp_path, capsys, task):
+    found = {}
+    for skew in (None, 0, 1, 2.5):
+        words = ("--task", task, "--rows", 2000, "--test-rows", 0, *(() if skew is None else ("--skew", skew)))
+        code, out, _ = run(capsys, "data", "synth", tmp_path / f"data-{skew}", *words, "--json")
+        assert code == 0
+        assert json.loads(out)["skew"] == skew
+        found[skew] = json.loads(out)["train"]["distinct_ids"]
+    assert found[0] > found[1] > found[2.5]
+    assert found[0] > found[None] > found[2.5]
+
+
+def test_synth_with_the_skew_of_its_task_writes_the_same_bytes(tmp_path, capsys):
+    for name, words in (("a", ()), ("b", ("--skew", 1.13))):
+        assert run(capsys, "data", "synth", tmp_path / name, "--rows", 500, "--test-rows", 0, *words)[0] == 0
+    a, b = ((tmp_path / name / "train/part-00000.parquet").read_bytes() for name in "ab")
+    assert a == b
+
+
 def test_synth_refuses_a_folder_in_use_without_force(folder, capsys):
     code, _, err = run(capsys, "data", "synth", folder, "--rows", 50)
     assert code == 2

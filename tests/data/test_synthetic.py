@@ -1,3 +1,5 @@
+import zlib
+
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
@@ -18,6 +20,7 @@ from heterps.data.synthetic import (
 )
 
 NUM_ROWS = 100_000
+DIGESTS = [3901849530, 3760760063]
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,12 @@ def test_a_row_depends_on_seed_and_number_only(rows):
     assert (make_rows(1, 777, 100).ids != part.ids).any()
 
 
+def test_rows_of_a_seed_stay_what_they_were_when_skews_were_not_yet_to_be_chosen():
+    """A digest of ids and scores from before, so that figures on data of a seed stay comparable."""
+    rows = make_rows(0, 0, 1000)
+    assert [zlib.crc32(array.tobytes()) for array in (rows.ids, rows.dense.round(3))] == DIGESTS
+
+
 def test_seen_marks_the_ids_that_occur():
     seen = np.zeros(CARDINALITIES.sum(), bool)
     rows = make_rows(3, 0, 1000, seen)
@@ -48,12 +57,14 @@ def test_ids_stay_in_their_ranges(rows):
     assert (rows.ids.max(axis=1)[CARDINALITIES < 1000] == CARDINALITIES[CARDINALITIES < 1000] - 1).all()
 
 
+@pytest.mark.parametrize("skew", [0.0, 1.0, ZIPF_EXPONENT, 1.5])
 @pytest.mark.parametrize("slot", [0, 2, 5, 10])
-def test_popularity_follows_the_bounded_zipf_law(rows, slot):
+def test_popularity_follows_the_bounded_zipf_law(slot, skew):
     """The share of the first k ranks is the continuous law's, within five standard deviations."""
-    power, size = 1 - ZIPF_EXPONENT, CARDINALITIES[slot]
+    rows = make_rows(0, 0, NUM_ROWS, skew=skew)
+    power, size = 1 - skew, CARDINALITIES[slot]
     for k in (1, 2, 5, 10, 20):
-        share = ((k + 1.0) ** power - 1) / ((size + 1.0) ** power - 1)
+        share = ((k + 1.0) ** power - 1) / ((size + 1.0) ** power - 1) if power else np.log(k + 1) / np.log(size + 1)
         assert (rows.ids[slot] < k).mean() == pytest.approx(
             share, abs=5 * (share * (1 - share) / NUM_ROWS) ** 0.5 + 1e-12
         )
@@ -71,10 +82,10 @@ def test_dense_columns_are_standardised_with_a_long_tail(rows):
     assert rows.dense.min() > -2
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**63 - 1])
-def test_the_teacher_of_every_seed_has_the_auc_and_base_rate_aimed_at(seed):
-    rows = make_rows(seed, TEST_FIRST_ROW, NUM_ROWS)
-    probability = Teacher.of(seed).probability(rows.score)
+@pytest.mark.parametrize(("seed", "skew"), [(0, 1.13), (1, 1.13), (2**63 - 1, 1.13), (0, 0.0), (0, 2.0)])
+def test_the_teacher_of_every_seed_and_skew_has_the_auc_and_base_rate_aimed_at(seed, skew):
+    rows = make_rows(seed, TEST_FIRST_ROW, NUM_ROWS, skew=skew)
+    probability = Teacher.of(seed, skew).probability(rows.score)
     label = rows.draw < probability
     assert label.mean() == pytest.approx(BASE_RATE, abs=0.01)
     assert roc_auc_score(label, probability) == pytest.approx(TEACHER_AUC, abs=0.008)

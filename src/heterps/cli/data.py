@@ -25,6 +25,7 @@ group = typer.Typer(help="Make and look at training data.", no_args_is_help=True
 @group.command(
     epilog=examples(
         "heterps data synth data --rows 500000 --test-rows 50000 --seed 0",
+        "heterps data synth data/skewed --skew 1.3",
         "heterps data synth data/match --task match",
         "heterps data synth data/ratings --task ratings --files tsv",
     )
@@ -37,6 +38,12 @@ def synth(
     rows: Annotated[int, typer.Option(min=1, max=1 << 40, help="Rows to train on.")] = 500_000,
     test_rows: Annotated[int, typer.Option(min=0, max=1 << 40, help="Rows to test on.")] = 50_000,
     seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Another seed, another data set.")] = 0,
+    skew: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=4.0, help="Zipf exponent of the popularity of ids.  [default: the task's own; 1.13 for click]"
+        ),
+    ] = None,
     files: Annotated[str, typer.Option(help="parquet, or tsv, which is text with tabs.")] = "parquet",
     force: Annotated[bool, typer.Option("--force", help="Replace a data set of this command that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print dataset.json instead of a summary.")] = False,
@@ -48,6 +55,8 @@ def synth(
     of what was clicked, for mmoe. history: an item and a list of the items before it, for din and bst. ratings: stars
     for films, with genres, ages, years and times, as in MovieLens.
 
+    --skew says how much more often popular ids come than rare ones: 0 is all alike. Of ratings it is that of films.
+
     The teacher's own AUC or RMSE, the best that any model can reach, is printed and kept in DIR/dataset.json.
     """
     from heterps.data.generate import generate
@@ -56,7 +65,7 @@ def synth(
     total = rows + test_rows
     with show_bar(f"writing {total:,} rows", "rows", is_shown=not json) as advance:
         info = generate(
-            folder, rows, test_rows, seed, task=task, files=files, force=force,
+            folder, rows, test_rows, seed, skew=skew, task=task, files=files, force=force,
             progress=lambda done: advance("writing", done, total),
         )  # fmt: skip
     if json:

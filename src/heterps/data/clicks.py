@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, SyntheticRows, Teacher, make_rows
+from heterps.data.synthetic import CARDINALITIES, DENSE, LABEL, SLOTS, ZIPF_EXPONENT, SyntheticRows, Teacher, make_rows
 from heterps.data.task import Drawn
 
 
@@ -18,12 +18,12 @@ class Clicks:
     )
     possible_ids = int(CARDINALITIES.sum())
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._teacher = Teacher.of(seed)
+    def __init__(self, seed: int, skew: float = ZIPF_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
+        self._teacher = Teacher.of(seed, skew)
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
-        rows = make_rows(self._seed, first_row, num_rows, seen)
+        rows = make_rows(self._seed, first_row, num_rows, seen, self._skew)
         probability = self._teacher.probability(rows.score)
         label = rows.draw < probability
         return Drawn(_as_table(rows, label, self.schema), probability, label)

@@ -41,9 +41,14 @@ def group_of(seed: int, kind: int, ids: Ids, num_groups: int) -> Ids:
     return (share * num_groups).astype(np.int64)
 
 
+def zipf_power(exponent: float) -> float:
+    """Return the power of the CDF of a Zipf exponent, which is a logarithm at 1: a power next to 0 is as good."""
+    return (1.0 - exponent) or 1e-6
+
+
 def zipf_ranks(uniform: Floats, size: int, exponent: float) -> Ids:
     """Turn uniform values into ranks 0 to size - 1 of bounded Zipf popularity, by inverting the continuous CDF."""
-    power = 1.0 - exponent
+    power = zipf_power(exponent)
     reach = (size + 1.0) ** power - 1.0
     ranks = np.exp(np.log1p(uniform * reach) / power).astype(np.int64) - 1
     return np.minimum(ranks, size - 1)

@@ -41,13 +41,13 @@ class FeedTask:
     )
     possible_ids = NUM_USERS + NUM_SEGMENTS + NUM_ITEMS + NUM_CATEGORIES
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, skew: float = ZIPF_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
         of_user, of_item, of_click, of_noise = uniforms(self._seed, first_row, num_rows, 4)
-        user = zipf_ranks(of_user, NUM_USERS, ZIPF_EXPONENT)
-        item = zipf_ranks(of_item, NUM_ITEMS, ZIPF_EXPONENT)
+        user = zipf_ranks(of_user, NUM_USERS, self._skew)
+        item = zipf_ranks(of_item, NUM_ITEMS, self._skew)
         segment = group_of(self._seed, _SEGMENT_OF, user, NUM_SEGMENTS)
         category = group_of(self._seed, _CATEGORY_OF, item, NUM_CATEGORIES)
         taste = self._character(_SEGMENT, segment, _USER, user)

@@ -4,7 +4,7 @@
         train/part-00000.parquet ...   files of 131,072 rows in row groups of 65,536; or .tsv, with a header
         test/part-00000.parquet ...
 
-Threads write several files at once. The bytes depend only on the task, the seed and the numbers of rows.
+Threads write several files at once. The bytes depend only on the task, the seed, the skew and the numbers of rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BINS = 1 << 16
 _WRITER_OPTIONS = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
 _ID_ENCODING = "DELTA_BINARY_PACKED"
 
-TASKS: dict[str, Callable[[int], Task]] = {
+TASKS: dict[str, Callable[..., Task]] = {
     "click": Clicks,
     "match": Matches,
     "words": Words,
@@ -74,6 +74,7 @@ class DatasetInfo(Record):
     version: int = 1
     task: str = "click"
     seed: int
+    skew: float | None = Field(None, description="Zipf exponent of the popularity of ids; null: the task's own.")
     possible_ids: int
     train: SplitInfo
     test: SplitInfo | None
@@ -104,6 +105,7 @@ def generate(
     test_rows: int,
     seed: int = 0,
     *,
+    skew: float | None = None,
     task: str = "click",
     files: str = "parquet",
     force: bool = False,
@@ -112,6 +114,7 @@ def generate(
 ) -> DatasetInfo:
     """Write a synthetic data set of one of TASKS to `folder`, in `files` of one of FILES.
 
+    `skew` is the Zipf exponent of the popularity of ids, the task's own if None; of ratings, that of items.
     `progress` is called, from any thread, with the number of rows just written. Raises ConfigError if `folder` is not
     empty; with `force`, a data set that heterps wrote is replaced. After an error or an interrupt `folder` is
     unchanged.
@@ -121,11 +124,12 @@ def generate(
     if files not in FILES:
         raise ConfigError(f"files of {files!r} cannot be written; choose one of: {', '.join(FILES)}.")
     with new_dataset(folder, f"{rows + test_rows:,} rows (about 100 bytes each)", force=force) as partial_folder:
-        drawing = TASKS[task](seed)
+        drawing = TASKS[task](seed) if skew is None else TASKS[task](seed, skew)
         write = partial(_write_split, partial_folder, drawing, files, num_threads or os.cpu_count() or 1, progress)
         info = DatasetInfo(
             task=task,
             seed=seed,
+            skew=skew,
             possible_ids=drawing.possible_ids,
             train=write("train", 0, rows),
             test=write("test", TEST_FIRST_ROW, test_rows) if test_rows else None,

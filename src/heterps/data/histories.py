@@ -42,8 +42,8 @@ class Histories:
     )
     possible_ids = NUM_USERS + NUM_TOPICS * ITEMS_PER_TOPIC
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, skew: float = ZIPF_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
         of_row = uniforms(self._seed, first_row, num_rows, 8 + 3 * MAX_HISTORY)
@@ -51,7 +51,7 @@ class Histories:
         user = (of_user * NUM_USERS).astype(np.int64)
         older, newer, anything = (_topic(u) for u in (of_older, of_newer, of_any))
         topic = np.where(of_kind < 0.25, newer, np.where(of_kind < 0.5, older, anything))
-        item = topic + NUM_TOPICS * zipf_ranks(of_rank, ITEMS_PER_TOPIC, ZIPF_EXPONENT)
+        item = topic + NUM_TOPICS * zipf_ranks(of_rank, ITEMS_PER_TOPIC, self._skew)
         lengths = (of_length * (MAX_HISTORY + 1)).astype(np.int64)
         age = np.arange(MAX_HISTORY)[:, None]  # place `age` of each row is that many before the newest
         on, kinds, ranks = of_row[8:].reshape(3, MAX_HISTORY, num_rows)
@@ -62,7 +62,7 @@ class Histories:
         score += ITEM_EFFECT * features(self._seed, _ITEM, item)[:, 0]
         probability = 1.0 / (1.0 + np.exp(-SLOPE * score - BIAS))
         label = of_label < probability
-        items = topics + NUM_TOPICS * zipf_ranks(ranks, ITEMS_PER_TOPIC, ZIPF_EXPONENT)
+        items = topics + NUM_TOPICS * zipf_ranks(ranks, ITEMS_PER_TOPIC, self._skew)
         history = items[::-1].T[taken[::-1].T]  # row by row, oldest first
         seen[user] = True
         for ids in (item, history):

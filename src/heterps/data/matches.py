@@ -36,13 +36,13 @@ class Matches:
     schema = pa.schema([("label", pa.int8()), *((name, pa.int64()) for name in COLUMNS)])
     possible_ids = NUM_USERS + NUM_SEGMENTS + NUM_ITEMS + NUM_CATEGORIES
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, skew: float = ZIPF_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
         of_user, of_item, of_negative, of_label = uniforms(self._seed, first_row, num_rows, 4)
-        user = zipf_ranks(of_user, NUM_USERS, ZIPF_EXPONENT)
-        item, negative = (zipf_ranks(u, NUM_ITEMS, ZIPF_EXPONENT) for u in (of_item, of_negative))
+        user = zipf_ranks(of_user, NUM_USERS, self._skew)
+        item, negative = (zipf_ranks(u, NUM_ITEMS, self._skew) for u in (of_item, of_negative))
         segment = group_of(self._seed, _SEGMENT_OF, user, NUM_SEGMENTS)
         category, other = (group_of(self._seed, _CATEGORY_OF, i, NUM_CATEGORIES) for i in (item, negative))
         taste = self._character(_SEGMENT, segment, _USER, user)

@@ -51,13 +51,13 @@ class Ratings:
     )
     possible_ids = NUM_USERS + NUM_ITEMS
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, skew: float = ITEM_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
         of_user, of_item, of_time, *of_coins = uniforms(self._seed, first_row, num_rows, 7)
         user = zipf_ranks(of_user, NUM_USERS, USER_EXPONENT)
-        item = zipf_ranks(of_item, NUM_ITEMS, ITEM_EXPONENT)
+        item = zipf_ranks(of_item, NUM_ITEMS, self._skew)
         time = FIRST_TIME + (TRAIN_S + of_time * TEST_S if first_row >= TEST_FIRST_ROW else of_time * TRAIN_S)
         time = time.astype(np.int64)
         age, year = self._between(AGES, _AGE_OF, user), self._between(YEARS, _YEAR_OF, item)

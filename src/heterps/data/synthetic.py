@@ -21,7 +21,7 @@ from numba import njit, uint64
 from numpy.typing import NDArray
 
 from heterps.arrays import FloatArray
-from heterps.data.draws import GOLDEN, SQRT3, bits_of, quarter, to_uniform
+from heterps.data.draws import GOLDEN, SQRT3, bits_of, quarter, to_uniform, zipf_power
 from heterps.hashing import mix64
 
 # fmt: off
@@ -73,8 +73,13 @@ class SyntheticRows:
     draw: NDArray[np.float64]  # [n] uniform: the label is 1 where it lies below the teacher's probability
 
 
-def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None) -> SyntheticRows:
-    """Make `num_rows` rows of a seed from `first_row`, and mark their ids in `seen` [sum of CARDINALITIES]."""
+def make_rows(
+    seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] | None = None, skew: float = ZIPF_EXPONENT
+) -> SyntheticRows:
+    """Make `num_rows` rows of a seed from `first_row`, and mark their ids in `seen` [sum of CARDINALITIES].
+
+    `skew` is the Zipf exponent of the popularity of ids: the larger it is, the fewer ids most rows have.
+    """
     rows = SyntheticRows(
         dense=np.empty((NUM_DENSE, num_rows), np.float32),
         dense_valid=np.empty((NUM_DENSE, num_rows), np.bool_),
@@ -85,7 +90,7 @@ def make_rows(seed: int, first_row: int, num_rows: int, seen: NDArray[np.bool_] 
     )
     seen = np.empty(int(CARDINALITIES.sum()), np.bool_) if seen is None else seen
     arrays = (rows.dense, rows.dense_valid, rows.ids, rows.ids_valid, rows.score, rows.draw, seen)
-    _fill(np.uint64(seed), np.uint64(first_row), *arrays)
+    _fill(np.uint64(seed), np.uint64(first_row), zipf_power(skew), *arrays)
     return rows
 
 
@@ -97,9 +102,9 @@ class Teacher:
     bias: float
 
     @classmethod
-    def of(cls, seed: int) -> Teacher:
-        """Find the teacher of a seed: bisect for the temperature with TEACHER_AUC and the bias with BASE_RATE."""
-        score = np.sort(make_rows(seed, CALIBRATION_FIRST_ROW, CALIBRATION_ROWS).score)
+    def of(cls, seed: int, skew: float = ZIPF_EXPONENT) -> Teacher:
+        """Find the teacher of a seed and a skew, whose temperature has TEACHER_AUC and whose bias has BASE_RATE."""
+        score = np.sort(make_rows(seed, CALIBRATION_FIRST_ROW, CALIBRATION_ROWS, skew=skew).score)
         score = score.reshape(-1, 16).mean(axis=1)  # quantiles do: a sixteenth of the work
         low, high = 0.0, 16.0
         while high - low > 1e-6:
@@ -134,6 +139,7 @@ def _expected_auc(probability: NDArray[np.float64]) -> float:
 def _fill(
     seed: np.uint64,
     first_row: np.uint64,
+    power: float,
     dense: FloatArray,
     dense_valid: NDArray[np.bool_],
     ids: NDArray[np.int64],
@@ -143,7 +149,6 @@ def _fill(
     seen: NDArray[np.bool_],
 ) -> None:
     world = mix64(seed + uint64(GOLDEN))
-    power = 1.0 - ZIPF_EXPONENT
     reach = (CARDINALITIES + 1.0) ** power - 1.0
     bits = np.empty(NUM_SLOTS, np.uint64)
     x = np.empty(NUM_DENSE, np.float64)

@@ -31,21 +31,20 @@ class Words:
     schema = pa.schema([("label", pa.int8()), *((name, pa.int64()) for name in COLUMNS)])
     possible_ids = NUM_TOPICS * WORDS_PER_TOPIC
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, skew: float = ZIPF_EXPONENT) -> None:
+        self._seed, self._skew = seed, skew
 
     def draw(self, first_row: int, num_rows: int, seen: NDArray[np.bool_]) -> Drawn:
         of_label, of_topic, *of_words = uniforms(self._seed, first_row, num_rows, 2 + 2 * len(COLUMNS))
         label = of_label < 0.5
         topics = [(u * NUM_TOPICS).astype(np.int64) for u in of_words[::2]]
         topics[1] = np.where(label & (of_topic < ON_TOPIC), topics[0], topics[1])
-        words = [_word(topic, u) for topic, u in zip(topics, of_words[1::2], strict=True)]
+        words = [self._word(topic, u) for topic, u in zip(topics, of_words[1::2], strict=True)]
         for ids in words:
             seen[ids] = True
         ratio = 1.0 - ON_TOPIC + ON_TOPIC * NUM_TOPICS * (topics[0] == topics[1])
         columns = [label.view(np.int8), *words]
         return Drawn(pa.table(columns, schema=self.schema), ratio / (1.0 + ratio), label)
 
-
-def _word(topic: Ids, uniform: Floats) -> Ids:
-    return topic + NUM_TOPICS * zipf_ranks(uniform, WORDS_PER_TOPIC, ZIPF_EXPONENT)
+    def _word(self, topic: Ids, uniform: Floats) -> Ids:
+        return topic + NUM_TOPICS * zipf_ranks(uniform, WORDS_PER_TOPIC, self._skew)
