@@ -76,7 +76,8 @@ def test_a_worker_that_hangs_is_replaced_and_can_do_nothing_when_it_goes_on(
     finally:
         Child.close(hangs.zombie)
     (warning,) = hangs.warnings
-    assert warning.startswith("worker-1.1 ")
+    assert warning.startswith("the coordinator has waited 3 s for worker-1.1: ")
+    assert "It is replaced" in warning
     assert "is back after" in hangs.changes[0]
     assert DEADLINE_S - 0.5 < hangs.noticed_s < 2 * DEADLINE_S + 2.0
     assert ended is not None
