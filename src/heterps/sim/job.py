@@ -11,6 +11,7 @@ changes nothing: what it needs was pulled before. The same seed gives the same r
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -63,6 +64,8 @@ from heterps.wire.simulated import Outgoing, SimulatedNetwork
 BUSY_S = 0.01
 LONGEST_S = 1e5
 """A simulated job that meets faults, or whose servers have mirrors, stands still when it is not over by then."""
+SPARED = re.compile(rf"{COORDINATOR}|worker-\d+\.\d+")
+"""Who speaks over TCP, so that the network loses nothing between them."""
 Finish = Callable[[str, Turn, float], float]
 """When a turn of a worker ends, in seconds, if it begins at a time."""
 
@@ -102,9 +105,8 @@ class SimulatedJob:
         job = job.model_copy(update={"data": job.data.model_copy(update={"prefetch": 0})})  # no thread reads ahead
         self._job = job
         self.failed: str | None = None
-        spared = (COORDINATOR, *(name for stage in job_layout(job, plan).stages for name in stage.workers))
         self.network = SimulatedNetwork(
-            seed, latency_s=latency_s, faults=faults or Faults(), spared=lambda who: who in spared
+            seed, latency_s=latency_s, faults=faults or Faults(), spared=lambda who: SPARED.fullmatch(who) is not None
         )
         self.layout = job_layout(job, plan)
         model = build_model(job.model, job.data.columns, job.seed)
@@ -212,7 +214,12 @@ class SimulatedJob:
         self.network.call_at(self.network.now_s + self._start_s, self._take_over)
 
     def _take_over(self) -> None:
-        """Go on as the next coordinator, by the journal of the one before, with workers of their next incarnation."""
+        """Go on as the next coordinator, unless a server without a mirror has died meanwhile."""
+        with self._told_failures():
+            self._succeed()
+
+    def _succeed(self) -> None:
+        """Begin by the journal of the coordinator before, with workers of their next incarnation."""
         left = self.journal.read()
         assert left is not None
         found = left.next_life()
@@ -265,10 +272,10 @@ class SimulatedJob:
         self._tick()
 
     def _start(self, start: WorkerStart, life: int) -> None:
-        """Start the next incarnation of a worker that has died, unless the coordinator that wants it has died too."""
+        """Start a worker, or its next incarnation, unless the coordinator that wants it has died meanwhile."""
         if life != self.journal.life:
             return
-        number = self.workers[start.name].incarnation + 1
+        number = self.workers[start.name].incarnation + 1 if start.name in self.workers else 1
         finish = partial(self._finish, start.name)
         self.workers[start.name] = SimulatedWorker(self._job, start, self, finish, number)
 
