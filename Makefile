@@ -33,7 +33,7 @@ suite: setup
 cluster-test: setup
 	$(BIN)/python -m pytest -m 'slow or not slow' -rs -n 2 --dist worksteal tests/cluster
 
-# Jobs on a simulated clock whose workers and coordinators die, at other moments every time; some hours.
+# Jobs on a simulated clock that meet drawn faults of every kind, others every time; some hours.
 soak: setup
 	$(BIN)/python -m pytest -q --hypothesis-profile=soak -n 2 tests/sim/test_soak.py
 

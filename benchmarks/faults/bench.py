@@ -1,12 +1,12 @@
-"""What a death costs: a process of a real run is killed, and the run is watched from outside.
+"""What a death costs: a process of a real run is killed, stopped or told to leave, and the run is watched from outside.
 
-python benchmarks/faults/bench.py run --folder /tmp/faults --tries 3      adds to results.jsonl
+python benchmarks/faults/bench.py run --folder /tmp/faults --tries 5      adds to results.jsonl
 python benchmarks/faults/bench.py table --folder /tmp/faults              all results so far
 
-    |--- steps ---| kill |--- detected: the run warns ---|--- pause: no step ---|--- steps at full speed ---|
+    |--- steps ---| hit |--- detected: the run warns ---|--- pause: no step ---|--- steps at full speed ---|
 
-Two workers and a server as processes of this machine. Every row of the data has an id of its own, so that the tables
-say afterwards how often each was trained on.
+Two workers, in one stage or in two, and a server as processes of this machine. Every row of the data has an id of its
+own, so that the tables say afterwards how often each was trained on.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ import heterps
 from heterps.checkpoint import load_latest
 from heterps.data.keys import slots_from_ids
 from heterps.launch import standby, train
+from heterps.planning.plan import Plan, PlannedServers, Stage
 from heterps.training.run.observer import Observer
 
 BATCH, EPOCHS, WARM_STEPS, WINDOW = 512, 4, 100, 10
@@ -38,19 +39,27 @@ SAVED_EVERY = 90
 """Batches: the first checkpoint comes before the kill, and no other while a worker starts in most tries."""
 QUIET_S = 1.0
 """A process that has used no CPU for so long has imported all that it needs."""
+SILENCE_S = 2.0
+"""Seconds without a word after which a worker, or a server, counts as lost."""
+LOST = "It is replaced", "takes over", "It mirrored", "goes on from its last checkpoint"
+"""What is said of a process that was lost."""
 FULL = 0.8
 """A run is at full speed again when WINDOW steps take at most 1 / FULL of what they took before the kill."""
 
 
 class Case(NamedTuple):
-    """What is killed, under which policy; `reserve`: a worker process is held in reserve.
+    """Who is hit how, under which policy; `reserve`: a worker process is held in reserve.
 
     victim  worker, server, server+mirror (a server that has a mirror), or mirror
+    how     KILL, STOP (for good: noticed by its silence) or TERM (somebody needs the machine)
+    stages  1 with two workers, or 2 with a worker each, of which the last is hit
     """
 
     victim: str
     sync: str
+    how: str = "KILL"
     reserve: bool = False
+    stages: int = 1
 
     @property
     def replicas(self) -> int:
@@ -58,21 +67,31 @@ class Case(NamedTuple):
 
     @property
     def process(self) -> int:
-        """The process to be killed: of servers and mirrors, the servers are older."""
+        """The process to be hit: of servers and mirrors, the servers are older, as workers of earlier stages are."""
         if self.victim == "worker":
-            return processes("worker_process")[0]
+            return processes("worker_process")[self.stages - 1]
         return processes("server_process")[int(self.victim == "mirror")]
+
+    @property
+    def name(self) -> str:
+        """As it is asked for with --only."""
+        return f"{self.victim}:{self.sync}:{self.how}:{self.stages}:{'reserve' if self.reserve else ''}"
 
 
 CASES = [
-    *(Case("worker", sync, reserve) for sync in ("bsp", "asp", "ssp:3", "dssp:3:12") for reserve in (True, False)),
+    *(Case("worker", sync, reserve=True) for sync in ("bsp", "asp", "ssp:3", "dssp:3:12")),
+    *(Case("worker", sync) for sync in ("bsp", "asp")),
+    *(Case("worker", sync, how, reserve=True) for how in ("STOP", "TERM") for sync in ("bsp", "asp")),
+    *(Case("worker", sync, reserve=True, stages=2) for sync in ("bsp", "asp")),
     Case("server", "bsp"),
-    *(Case(victim, sync) for victim in ("server+mirror", "mirror") for sync in ("bsp", "asp", "ssp:3", "dssp:3:12")),
+    *(Case("server+mirror", "bsp", how) for how in ("KILL", "STOP", "TERM")),
+    Case("server+mirror", "asp"),
+    *(Case("mirror", sync) for sync in ("bsp", "asp")),
 ]
 
 
 class Watched(Observer):
-    """Kills a process of the run after WARM_STEPS, once the reserve is there if it is wanted, and notes when what
+    """Hits a process of the run after WARM_STEPS, once the reserve is there if it is wanted, and notes when what
     happens."""
 
     def __init__(self, case: Case) -> None:
@@ -87,11 +106,11 @@ class Watched(Observer):
         del samples, seconds, loss, interval
         self.steps.append(time.monotonic())
         if self.killed is None and len(self.steps) >= WARM_STEPS and self._is_ready():
-            os.kill(self.case.process, signal.SIGKILL)
+            os.kill(self.case.process, signal.Signals[f"SIG{self.case.how}"])
             self.killed = time.monotonic()
 
     def warned(self, message: str) -> None:
-        if self.killed is not None and self.warned_at is None and "SIGKILL" in message:
+        if self.killed is not None and self.warned_at is None and any(words in message for words in LOST):
             self.warned_at = time.monotonic()
             if self.case.victim == "mirror":  # its server has gone on alone since then
                 self.back_at = self.warned_at
@@ -145,6 +164,17 @@ def figures(seen: Watched) -> dict[str, float]:
     }
 
 
+def write_plan(folder: Path, stages: int) -> Path:
+    """Two workers in one stage, or in two stages, with a server."""
+    layers = [(0, 6, 2)] if stages == 1 else [(0, 1, 1), (2, 6, 1)]
+    planned = (Stage(first=first, last=last, resource="cpu", count=count) for first, last, count in layers)
+    servers = PlannedServers(resource="cpu", count=1)
+    bill = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
+    plan = Plan(method="by hand", stages=tuple(planned), servers=servers, **bill)
+    plan.write(path := folder / f"plan-{stages}.json")
+    return path
+
+
 def run_case(folder: Path, case: Case, num_rows: int, name: str) -> dict[str, Any]:
     """Train with one kill; what it cost, and whether every row was trained on as often as asked."""
     standby.AFTER_S = 0.0 if case.reserve else 1e9
@@ -156,9 +186,11 @@ def run_case(folder: Path, case: Case, num_rows: int, name: str) -> dict[str, An
             "columns": {"dense": ["a"], "slots": ["s", "t"]},
         },
         "cluster": {"resources": {"cpu": {"device": "cpu", "usd_per_hour": 1.0, "limit": 9}}, "server_resource": "cpu"},
-        "launcher": "local", "threads": 2, "sync": case.sync, "workers": {"restarts": 1},
+        "launcher": "local", "threads": 2, "sync": case.sync, "plan": str(write_plan(folder, case.stages)),
+        "workers": {"restarts": 1, "deadline_s": SILENCE_S},
         "tables": {"eviction": {"half_life": 2**40}},
-        "checkpoint": {"every_samples": SAVED_EVERY * BATCH}, "servers": {"replicas": case.replicas},
+        "checkpoint": {"every_samples": SAVED_EVERY * BATCH},
+        "servers": {"replicas": case.replicas, "silence_s": SILENCE_S},
     }  # fmt: skip
     seen = Watched(case)
     done = train(heterps.Job.model_validate(job), folder / name, observer=seen).summary
@@ -204,26 +236,26 @@ def show(folder: Path) -> None:
     found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     cases: dict[Case, list[dict[str, Any]]] = {}
     for line in found:
-        cases.setdefault(Case(line["victim"], line["sync"], line["reserve"]), []).append(line)
-    print(f"| killed | policy | reserve | tries | {' | '.join(name for name, *_ in COLUMNS)} |")
-    print(f"|---|---|---|--:|{'--:|' * len(COLUMNS)}")
+        cases.setdefault(Case(*(line[field] for field in Case._fields)), []).append(line)
+    print(f"| hit | how | policy | stages | reserve | tries | {' | '.join(name for name, *_ in COLUMNS)} |")
+    print(f"|---|---|---|--:|---|--:|{'--:|' * len(COLUMNS)}")
     for case, lines in cases.items():
         cells = [format(of([line[field] for line in lines]), shown) for _, field, of, shown in COLUMNS]
-        print(
-            f"| {case.victim} | {case.sync} | {'yes' if case.reserve else 'no'} | {len(lines)} | {' | '.join(cells)} |"
-        )
+        reserve = "yes" if case.reserve else "no"
+        words = [case.victim, case.how, case.sync, str(case.stages), reserve, str(len(lines)), *cells]
+        print(f"| {' | '.join(words)} |")
 
 
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("command", choices=("run", "table"))
     parser.add_argument("--folder", type=Path, default=Path("/tmp/faults"))
-    parser.add_argument("--tries", type=int, default=3)
+    parser.add_argument("--tries", type=int, default=5)
     parser.add_argument("--rows", type=int, default=200_000)
-    parser.add_argument("--only", default="", help="victims and policies, such as worker:bsp; all without it")
+    parser.add_argument("--only", default="", help="cases that begin so, such as worker:bsp:STOP; all without it")
     options = parser.parse_args(words)
     if options.command == "run":
-        cases = [case for case in CASES if f"{case.victim}:{case.sync}".startswith(options.only)]
+        cases = [case for case in CASES if case.name.startswith(options.only)]
         run(options.folder, options.tries, options.rows, cases)
     show(options.folder)
 

@@ -33,7 +33,7 @@ def test_the_table_has_medians_the_worst_pause_and_all_losses(
 ) -> None:
     lines = [
         {
-            **bench.Case("worker", "bsp", reserve=True)._asdict(),
+            **bench.Case("worker", "bsp", "STOP", reserve=True, stages=2)._asdict(),
             "detected_s": 0.2,
             "pause_s": pause_s,
             "full_speed_s": 1 + pause_s,
@@ -45,12 +45,16 @@ def test_the_table_has_medians_the_worst_pause_and_all_losses(
     ]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     bench.main(["table", "--folder", str(tmp_path)])
-    assert "| worker | bsp | yes | 3 | 0.20 | 0.60 | 2.00 | 1.60 | 512 | 3 | 0 |" in capsys.readouterr().out
+    assert "| worker | STOP | bsp | 2 | yes | 3 | 0.20 | 0.60 | 2.00 | 1.60 | 512 | 3 | 0 |" in capsys.readouterr().out
 
 
 @pytest.mark.slow
-def test_a_real_worker_is_killed_and_nothing_is_lost(bench: ModuleType, tmp_path: Path) -> None:
-    bench.main(["run", "--folder", str(tmp_path), "--tries", "1", "--rows", "150000", "--only", "worker:bsp"])
-    found = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    assert [line["reserve"] for line in found] == [True, False]
-    assert all((line["lost"], line["doubled"], line["restarts"]) == (0, 0, 0) for line in found)
+@pytest.mark.parametrize(
+    "case", ["worker:bsp:KILL:1:reserve", "worker:asp:TERM:1", "worker:asp:KILL:2", "server+mirror:bsp:STOP"]
+)
+def test_a_real_process_is_hit_and_nothing_is_lost(bench: ModuleType, tmp_path: Path, case: str) -> None:
+    bench.main(["run", "--folder", str(tmp_path), "--tries", "1", "--rows", "150000", "--only", case])
+    (line,) = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    assert bench.Case(*(line[field] for field in bench.Case._fields)).name.startswith(case)
+    assert (line["lost"], line["doubled"], line["restarts"]) == (0, 0, 0)
+    assert line["detected_s"] > 0

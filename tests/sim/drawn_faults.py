@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from heterps.sim.job import SimulatedJob
 from heterps.sim.servers import SimulatedServer
+from heterps.training.run.commands import Scale
 from heterps.wire.simulated import Way
 
 SILENCE_S = 2.0
@@ -24,6 +25,8 @@ LAST_S = 4.0
 """Until when faults begin; an undisturbed job lasts from one to three seconds."""
 CALM_S = 40.0
 """When all faults that last are over."""
+MOST_WORKERS = 3
+SCALE = "scale"
 
 
 class Fault(NamedTuple):
@@ -62,14 +65,16 @@ class Storm:
         """When a fault ends; one that is bounded before anybody counts as lost."""
         return self.network.now_s + (min(fault.for_s, SILENCE_S / 4) if self.is_bounded else fault.for_s)
 
-    def server(self, role: str, number: int) -> SimulatedServer | None:
+    def server(self, role: str, number: int, *, may_be_alone: bool = False) -> SimulatedServer | None:
         """The server or the mirror with a number; None where none is to be hit now."""
         servers, keeper = self.simulated.servers, self.simulated.servers.keeper
         number %= servers.roster.num_shards
         seats = servers.roster.servers[number], servers.roster.mirror(number)
         found = None if (seat := seats[role == "mirror"]) is None else servers.all.get(seat.name)
-        if keeper is None or found is None or found.is_dead:  # one without a mirror is never lost here
+        if found is None or found.is_dead:
             return None
+        if keeper is None:  # nobody takes its place
+            return found if may_be_alone and not self.is_bounded else None
         if self.is_bounded and not (keeper.is_complete and all(is_well(servers.all[s.name]) for s in seats if s)):
             return None
         return found
@@ -83,20 +88,30 @@ def is_well(server: SimulatedServer) -> bool:
 
 
 def kill_worker(storm: Storm, fault: Fault) -> None:
-    simulated, workers = storm.simulated, storm.simulated.layout.workers
+    simulated, workers = storm.simulated, storm.simulated.core.layout.workers
     worker = workers[fault.number % len(workers)]
     if not (storm.is_bounded and simulated.core.recovery.is_starting(worker)):
         simulated.kill(worker)
 
 
 def freeze_worker(storm: Storm, fault: Fault) -> None:
-    workers = storm.simulated.layout.workers
+    workers = storm.simulated.core.layout.workers
     storm.simulated.workers[workers[fault.number % len(workers)]].freeze(storm.ends_s(fault))
 
 
 def part_worker(way: Way, storm: Storm, fault: Fault) -> None:
-    workers = storm.simulated.layout.workers
+    workers = storm.simulated.core.layout.workers
     storm.simulated.workers[workers[fault.number % len(workers)]].part(storm.ends_s(fault), way)
+
+
+def scale(storm: Storm, fault: Fault) -> None:
+    """Let somebody ask for another number of workers in a stage. That is no fault, but may come at a bad moment."""
+    simulated, stages = storm.simulated, storm.simulated.core.layout.stages
+    if not simulated.coordinator.is_busy:
+        stage = fault.number % len(stages)
+        asked = Scale(stage, len(stages[stage].workers) % MOST_WORKERS + 1)
+        with simulated.coordinator._told_failures():
+            simulated.coordinator.perform(simulated.core.scale(asked, storm.network.now_s)[0])
 
 
 def kill_coordinator(storm: Storm, fault: Fault) -> None:
@@ -111,7 +126,7 @@ def pause_coordinator(storm: Storm, fault: Fault) -> None:
 
 
 def kill_server(role: str, storm: Storm, fault: Fault) -> None:
-    if (server := storm.server(role, fault.number)) is not None:
+    if (server := storm.server(role, fault.number, may_be_alone=True)) is not None:
         storm.simulated.servers.kill(server.server.name)
 
 
@@ -153,6 +168,7 @@ Happen = Callable[[Storm, Fault], None]
 ROLES, WAYS = ("server", "mirror"), ("both", "out", "in")
 BOUNDED: dict[str, Happen] = {
     "kill worker": kill_worker,
+    SCALE: scale,
     "kill coordinator": kill_coordinator,
     "freeze worker": freeze_worker,
     "pause coordinator": pause_coordinator,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -507,3 +509,61 @@ def test_knowing_the_public_key_is_not_enough(stack: ExitStack, tmp_path: Path, 
     intruder.send(b"x")
     wait_for(server, lambda: bool(server.counters.refusals))
     assert server.counters.messages_received == 0
+
+
+def test_of_a_peer_with_two_lives_the_newer_is_heard_and_reached_and_the_older_is_not(
+    stack: ExitStack, address: str
+) -> None:
+    """Both live, and both reconnect. Under one name they would throw each other out, and ZeroMQ ends the process."""
+    server = stack.enter_context(closing(ServerChannel("server", address, options=OPEN)))
+    to = {"server": server.address}
+    older, newer = (
+        stack.enter_context(closing(ClientChannel("worker", to, options=OPEN, life=life))) for life in (9, 10)
+    )
+    older.send("server", [b"first"])
+    assert [bytes(part) for part in receive_within(server, 5.0, "a word")[1]] == [b"first"]
+    server.send("worker", [b"to the older"])
+    assert [bytes(part) for part in receive_within(older, 5.0, "a word")[1]] == [b"to the older"]
+    newer.send("server", [b"mine now"])
+    sender, parts = receive_within(server, 5.0, "a word")
+    assert (sender, bytes(parts[0])) == ("worker", b"mine now")
+    older.send("server", [b"late"])
+    wait_for(server, lambda: server.counters.dropped["of an earlier life"] == 1)
+    server.send("worker", [b"to the newer"])
+    assert [bytes(part) for part in receive_within(newer, 5.0, "a word")[1]] == [b"to the newer"]
+    assert older.receive(0.0) is None
+    assert server.num_connected == 2
+
+
+TAKEOVERS = """
+import random, sys, time
+from contextlib import suppress
+from heterps.wire.zmq_channel import ClientChannel, ServerChannel
+
+server, draw, clients, life = ServerChannel("server", sys.argv[1]), random.Random(1), [], 0
+while life < 200:
+    if len(clients) < 2 or draw.random() < 0.05:
+        life += 1
+        clients.append(ClientChannel("worker", {"server": server.address}, life=life))
+        with suppress(Exception):
+            clients[-1].wait_connected("server", 5.0)
+    elif draw.random() < 0.05:
+        clients.pop(draw.randrange(2)).close()
+    for client in clients:
+        if draw.random() < 0.5:
+            with suppress(Exception):
+                client.send("server", [bytes(draw.choice([1, 100_000]))], 0.0)
+    with suppress(Exception):
+        server.send("worker", [bytes(draw.choice([1, 100_000]))], 0.0)
+    while draw.random() < 0.5 and server.receive(0.0) is not None:
+        pass
+    time.sleep(0.001)
+print("still there")
+"""
+
+
+def test_lives_that_end_and_begin_with_messages_under_way_do_not_end_the_process_that_listens(tmp_path: Path) -> None:
+    """Under one name ZeroMQ 4.3.5 aborts it: `Assertion failed: !_io_error (src/stream_engine_base.cpp:310)`."""
+    words = [sys.executable, "-c", TAKEOVERS, f"ipc://{tmp_path}/s"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "still there\n"), done.stderr

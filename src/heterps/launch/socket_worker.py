@@ -51,7 +51,7 @@ def work(
     """
     torch.set_num_threads(1)  # a worker is one unit
     listening = ServerChannel(worker.name, address, keys=keys)
-    reaching = ClientChannel(worker.name, {}, keys=keys)
+    reaching = ClientChannel(worker.name, {}, keys=keys, life=incarnation)
     port = worker.port
     stack = layered if keys is None else partial(resending, deadline_s=job.workers.deadline_s)  # or between machines
     ways = stack(listening, port=port), stack(reaching, port=port)

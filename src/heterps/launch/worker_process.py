@@ -68,7 +68,7 @@ def _work(start: dict[str, Any], stopped: Callable[[], bool]) -> None:
     work(
         job,
         worker,
-        address=f"ipc://{folder}/{worker.name}",
+        address=f"ipc://{folder}/{worker.name}.{start['incarnation']}",  # an older one may hang, and still listen
         coordinator=f"ipc://{folder}/{COORDINATOR}",
         servers=msgspec.convert(start["servers"], Roster),
         server_keys=load_keys(job.servers.key) if job.servers is not None and job.servers.key is not None else None,

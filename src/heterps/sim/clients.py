@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from heterps.errors import PeerLost
 from heterps.ps.client.pump import Pump
 from heterps.ps.client.remote import RemoteClient
 from heterps.ps.client.session import Options
@@ -41,6 +42,8 @@ class SimulatedClients:
             return self._watching
 
         def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
+            if self._servers.all[server].is_dead:
+                raise PeerLost(f"{server} was killed, and has no mirror")
             return self._servers.all[server].server.handle(sender, parts, self._network.now_s)
 
         return self._client(name, tables, partial(DirectPump, network=self._network, ask=ask), life)

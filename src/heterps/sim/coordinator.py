@@ -158,7 +158,12 @@ class SimulatedCoordinator:
         self._network.call_at(self._network.now_s + self._start_s, self._take_over)
 
     def _take_over(self) -> None:
-        """Go on as the next coordinator, by the journal of the one before, with workers of their next incarnation."""
+        """Go on as the next coordinator, unless a server without a mirror has died meanwhile."""
+        with self._told_failures():
+            self._succeed()
+
+    def _succeed(self) -> None:
+        """Begin by the journal of the coordinator before, with workers of their next incarnation."""
         left = self.journal.read()
         assert left is not None
         if not self._simulated.servers.take_over():

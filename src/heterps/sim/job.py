@@ -11,6 +11,7 @@ changes nothing: what it needs was pulled before. The same seed gives the same r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,8 @@ from heterps.wire.simulated import SimulatedNetwork
 
 LONGEST_S = 1e5
 """A simulated job that meets faults, or whose servers have mirrors, stands still when it is not over by then."""
+SPARED = re.compile(rf"{COORDINATOR}|worker-\d+\.\d+")
+"""Who speaks over TCP, so that the network loses nothing between them."""
 Finish = Callable[[str, Turn, float], float]
 """When a turn of a worker ends, in seconds, if it begins at a time."""
 
@@ -91,7 +94,7 @@ class SimulatedJob:
         self.failed: str | None = None
         layout = job_layout(job, plan)
         self.network = SimulatedNetwork(
-            seed, latency_s=latency_s, faults=faults or Faults(), spared={COORDINATOR, *layout.workers}.__contains__
+            seed, latency_s=latency_s, faults=faults or Faults(), spared=lambda who: SPARED.fullmatch(who) is not None
         )
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, layout, model)

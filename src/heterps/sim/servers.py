@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from heterps.errors import HeterpsError
+from heterps.errors import HeterpsError, PeerLost
 from heterps.ps.client.keeper import Effect as KeeperEffect
 from heterps.ps.client.keeper import Keeper, News, StartServer, StopServer, Tell
 from heterps.ps.protocol.roster import Roster, Seat
@@ -124,6 +124,7 @@ class SimulatedServers:
         self.hang_up: Callable[[], None] = lambda: None
         """Called once the job cannot go on, so that nobody waits for answers that cannot come."""
         self._is_told = False  # of a failure
+        self._lost: PeerLost | None = None  # a server without a mirror
         seats = tuple(Seat(f"server-{number}") for number in range(count))
         mirrors = tuple(Seat(f"server-{number}.1") for number in range(count)) if replicas else ()
         self._first = Roster(seats, mirrors=mirrors)
@@ -151,7 +152,7 @@ class SimulatedServers:
     @property
     def failure(self) -> HeterpsError | None:
         """Why the job cannot go on."""
-        return None if self.keeper is None else self.keeper.failure
+        return self._lost if self.keeper is None else self.keeper.failure
 
     @property
     def in_place(self) -> list[SimulatedServer]:
@@ -208,6 +209,9 @@ class SimulatedServers:
             self._network.call_at(self._network.now_s + NOTICE_S, partial(self._ended, name))
         elif self.keeper is not None:
             self._perform(self.keeper.ended(name, f"{name} was killed", self._network.now_s))
+        else:
+            self._lost = self._lost or PeerLost(f"{name} was killed, and has no mirror")
+            self.hang_up()
 
     def _make(self, name: str, roster: Roster, mirrors: int) -> None:
         server = Server(

@@ -11,6 +11,7 @@ from heterps.config import Job
 from heterps.errors import StorageError
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.publishing import Publisher
+from heterps.training.coordinator.saving import Chain
 
 CHECKPOINTS = "checkpoints"
 
@@ -19,7 +20,8 @@ class JobFolder:
     """The folder of a job whose coordinator has `model`; None: there is no disk, and all that is written is lost."""
 
     def __init__(self, job: Job, folder: Path | None, model: CoordinatorModel) -> None:
-        self._keep, self._model, self._folder = job.checkpoint.keep, model, folder
+        self._keep, self._folder = job.checkpoint.keep, folder
+        self._chain = Chain(model, job.checkpoint.full_every)
         self._publisher = None if folder is None else Publisher(model, folder)
 
     def save(self, clock: int, samples: int, progress: dict[str, Any]) -> StorageError | None:
@@ -27,7 +29,8 @@ class JobFolder:
         if self._folder is None:
             return None
         try:
-            save(self._folder / CHECKPOINTS, self._model.snapshot(clock, samples, progress), self._keep)
+            snapshot = self._chain.take(clock, samples, progress, in_place=False)
+            self._chain.written(save(self._folder / CHECKPOINTS, snapshot, self._keep))
         except StorageError as error:
             return error
         return None

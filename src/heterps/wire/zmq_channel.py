@@ -39,6 +39,8 @@ from heterps.wire.zmq_socket import Socket, SocketOptions
 
 MAX_REFUSALS = 3
 """Number of handshakes in a row that a peer may refuse; one may fail only because the peer is being stopped."""
+LIFE = "~"
+"""Stands between the name of a peer and the number of its life, in what it connects with."""
 RETRY_S = 0.005
 """Seconds until a sender tries again: no descriptor signals reliably that a queue has space."""
 
@@ -51,6 +53,7 @@ class _ZmqChannel(ABC):
             raise ConfigError(f"a peer's name has 1 to 255 bytes, not {len(name.encode())}: {name[:50]!r}")
         self.name = name
         self.counters = Counters()
+        self._routing_id = name.encode()
         self._keys = keys
         self._options = options
         self._lock = threading.Lock()
@@ -127,7 +130,7 @@ class _ZmqChannel(ABC):
                 self._remove(peer)
             socket = Socket(self._context, zmq.DEALER, self._options, self.counters)
             self._add(peer, socket)
-            socket.set(zmq.ROUTING_ID, self.name.encode())
+            socket.set(zmq.ROUTING_ID, self._routing_id)
             socket.set(zmq.IMMEDIATE, 0 if queues else 1)
             if self._keys is not None:
                 socket.use_keys(self._keys, is_server=False)
@@ -155,8 +158,9 @@ class _ZmqChannel(ABC):
 class ServerChannel(_ZmqChannel):
     """A bound end; it sends to peers by the names that they connected with, and to those that it was told to reach.
 
-    With `keys` every peer must hold the same key. A peer that connects under a name in use replaces the earlier one;
-    two living peers would replace each other again and again, so a name should contain the incarnation.
+    With `keys` every peer must hold the same key. Of a peer with several lives the newest is heard and reached, and
+    what still comes from an earlier one is dropped. A peer that connects under a name and life in use replaces the one
+    before; two living ones would replace each other again and again, until ZeroMQ ends this process.
     """
 
     def __init__(
@@ -168,6 +172,7 @@ class ServerChannel(_ZmqChannel):
         super().__init__(name, keys, options)
         self.address = ""
         """Address to which the channel is bound, with its port number."""
+        self._lives: dict[str, int] = {}  # newest of each peer that has some
         self._gatekeeper = Gatekeeper(self._context, keys) if keys is not None else None
         self._socket = Socket(self._context, zmq.ROUTER, options, self.counters)
         self._add(name, self._socket)
@@ -200,7 +205,8 @@ class ServerChannel(_ZmqChannel):
 
     def send(self, peer: str, parts: Sequence[Frame], deadline_s: float | None = None) -> None:
         reached = self._sockets.get(peer) if peer != self.name else None
-        views: list[Frame] = [*([] if reached else [peer.encode()]), *map(contiguous, parts)]
+        known_as = f"{peer}{LIFE}{self._lives[peer]}" if peer in self._lives else peer
+        views: list[Frame] = [*([] if reached else [known_as.encode()]), *map(contiguous, parts)]
         wait_s = self._options.send_deadline_s if deadline_s is None else deadline_s
         deadline = time.monotonic() + wait_s
         while True:
@@ -227,9 +233,16 @@ class ServerChannel(_ZmqChannel):
                 peer = bytes(views[0]).decode()
             except UnicodeDecodeError:
                 peer = "\0"
-            if len(views) > 1 and not peer.startswith("\0"):  # ZeroMQ gives names with a zero to peers without one
+            if len(views) < 2 or peer.startswith("\0"):  # ZeroMQ gives names with a zero to peers without one
+                self.counters.drop("nameless")
+                continue
+            name, mark, life = peer.rpartition(LIFE)
+            if not (mark and life.isdecimal()):
                 return peer, views[1:]
-            self.counters.drop("nameless")
+            if int(life) >= self._lives.get(name, 0):
+                self._lives[name] = int(life)
+                return name, views[1:]
+            self.counters.drop("of an earlier life")
         return None
 
     def _leave(self) -> None:
@@ -241,15 +254,26 @@ class ServerChannel(_ZmqChannel):
 
 
 class ClientChannel(_ZmqChannel):
-    """A connecting end; it knows each server by a name and an address, and reconnects when a connection is lost."""
+    """A connecting end; it knows each server by a name and an address, and reconnects when a connection is lost.
+
+    life  number of times that a peer with this name was started, where an earlier one may still be there
+    """
 
     def __init__(
-        self, name: str, peers: Mapping[str, str], *, keys: Keys | None = None, options: SocketOptions = SocketOptions()
+        self,
+        name: str,
+        peers: Mapping[str, str],
+        *,
+        keys: Keys | None = None,
+        options: SocketOptions = SocketOptions(),
+        life: int | None = None,
     ) -> None:
         for address in peers.values():
             check_address(address, keys, open_loopback=options.open_loopback)
             check_folder(address, keys)
         super().__init__(name, keys, options)
+        if life is not None:
+            self._routing_id = f"{name}{LIFE}{life}".encode()
         self._addresses: dict[str, str] = {}
         self._turn = 0
         for peer, address in peers.items():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps import background
+from heterps.checkpoint import Snapshot
 from heterps.checkpoint.finished import read_manifest
 from heterps.config import Checkpoint
 from heterps.training.coordinator.model import CoordinatorModel
@@ -23,18 +24,48 @@ GRACE_S = 10.0
 """How long a job that ends with an error waits for the checkpoint that is being written."""
 
 
-class Saver:
-    """Checkpoints of `model` in the folder of `run`.
+class Chain:
+    """Takes the snapshots of `model` for its checkpoints, with all rows or with those that changed.
 
     The first has all rows, and so has every `full_every`-th, and one for which a server does not know what changed: it
     is new, its rows have moved, or too many went. The others have the rows that changed since the one before.
     """
 
-    def __init__(self, model: CoordinatorModel, run: Run, rules: Checkpoint) -> None:
-        self._model, self._run, self._rules = model, run, rules
+    def __init__(self, model: CoordinatorModel, full_every: int) -> None:
+        self._model, self._full_every = model, full_every
         self._number = 0  # of the last attempt, by which tables know versions
         self._last: tuple[int, Path] | None = None  # number and path of the last one that was written
         self._num_since_full = 0
+        self._is_full = True  # the last one that was taken
+
+    def take(self, clock: int, samples: int, progress: dict[str, Any], *, in_place: bool) -> Snapshot:
+        """Return the snapshot for the next checkpoint. Until it was `written` all rows are due."""
+        number, parent = self._last or (0, None)
+        if self._num_since_full + 1 >= self._full_every or parent is None or not parent.is_dir():
+            number = 0
+        self._number, self._last = self._number + 1, None
+        changes = None
+        if self._full_every > 1:
+            changes = self._model.changes(self._number, number, "checkpoints")
+        snapshot = self._model.snapshot(clock, samples, progress, in_place=in_place, changes=changes)
+        self._is_full = changes is None or not changes.since
+        if self._is_full:
+            return snapshot
+        assert parent is not None
+        return replace(snapshot, parent=parent.name, parent_xxh3=read_manifest(parent).xxh3)
+
+    def written(self, path: Path) -> None:
+        """Take the path of the checkpoint with the last snapshot; the next one may have what changed since then."""
+        self._last = self._number, path
+        self._num_since_full = 0 if self._is_full else self._num_since_full + 1
+
+
+class Saver:
+    """Writes checkpoints of `model` to the folder of `run`, by `rules`."""
+
+    def __init__(self, model: CoordinatorModel, run: Run, rules: Checkpoint) -> None:
+        self._model, self._run, self._rules = model, run, rules
+        self._chain = Chain(model, rules.full_every)
         self._saving: Future[Path] | None = None
         self._began_s = 0.0
 
@@ -68,24 +99,12 @@ class Saver:
             self._saving.exception()
 
     def _begin(self, clock: int, samples: int, progress: dict[str, Any], spare: int | None) -> Callable[[], Path]:
-        number, parent = self._last or (0, None)
-        if self._num_since_full + 1 >= self._rules.full_every or parent is None or not parent.is_dir():
-            number = 0
-        self._number, self._last = self._number + 1, None
-        changes = None
-        if self._rules.full_every > 1:
-            changes = self._model.changes(self._number, number, "checkpoints")
-        snapshot = self._model.snapshot(clock, samples, progress, in_place=True, changes=changes)
-        is_full = changes is None or not changes.since
-        if not is_full:
-            assert parent is not None
-            snapshot = replace(snapshot, parent=parent.name, parent_xxh3=read_manifest(parent).xxh3)
+        snapshot = self._chain.take(clock, samples, progress, in_place=True)
         finish = self._run.begin_checkpoint(snapshot, self._rules.keep, spare)
 
         def end() -> Path:
             path = finish()
-            self._last = self._number, path
-            self._num_since_full = 0 if is_full else self._num_since_full + 1
+            self._chain.written(path)
             return path
 
         return end
