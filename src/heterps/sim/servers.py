@@ -209,7 +209,7 @@ class SimulatedServers:
             self._network.call_at(self._network.now_s + NOTICE_S, partial(self._ended, name))
         elif self.keeper is not None:
             self._perform(self.keeper.ended(name, f"{name} was killed", self._network.now_s))
-        else:
+        elif not self._num_keepers:  # else the next keeper finds out
             self._lost = self._lost or PeerLost(f"{name} was killed, and has no mirror")
             self.hang_up()
 

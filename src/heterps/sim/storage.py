@@ -11,7 +11,7 @@ from heterps.config import Job
 from heterps.errors import StorageError
 from heterps.training.coordinator.model import CoordinatorModel
 from heterps.training.coordinator.publishing import Publisher
-from heterps.training.coordinator.saving import Chain
+from heterps.training.coordinator.saving import CheckpointChain
 
 CHECKPOINTS = "checkpoints"
 
@@ -21,7 +21,7 @@ class JobFolder:
 
     def __init__(self, job: Job, folder: Path | None, model: CoordinatorModel) -> None:
         self._keep, self._folder = job.checkpoint.keep, folder
-        self._chain = Chain(model, job.checkpoint.full_every)
+        self._chain = CheckpointChain(model, job.checkpoint.full_every)
         self._publisher = None if folder is None else Publisher(model, folder)
 
     def save(self, clock: int, samples: int, progress: dict[str, Any]) -> StorageError | None:

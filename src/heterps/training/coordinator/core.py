@@ -32,13 +32,13 @@ from heterps.training.coordinator.flow import Flow
 from heterps.training.coordinator.follow_ups import after_rounds, after_steps, go_aheads
 from heterps.training.coordinator.following import Following
 from heterps.training.coordinator.make_flow import make_flow
-from heterps.training.coordinator.places import Places, next_epoch
 from heterps.training.coordinator.reconfiguration import START_S, Effects, Reconfiguration, StopWorker
 from heterps.training.coordinator.recovery import Recovery
 from heterps.training.coordinator.round_flow import RoundFlow
 from heterps.training.coordinator.setup import Setup, StateOfStages, Values
 from heterps.training.coordinator.silence import Silence
 from heterps.training.coordinator.waits import Grace, Wait, Walk, not_ready, too_silent
+from heterps.training.coordinator.worker_places import WorkerPlaces, next_epoch
 from heterps.training.metrics.metrics import Metrics
 from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import (
@@ -87,7 +87,9 @@ class CoordinatorCore:
         self._clock = DilatedClock(setup.scale, progress.seconds, lambda: self._now)
         self._clock.pause()  # until all are ready
         self._effects: list[Effect] = []
-        self._places = Places(setup, state, recovery, job.workers.deadline_s, lambda told: self._effects.extend(told))
+        self._places = WorkerPlaces(
+            setup, state, recovery, job.workers.deadline_s, lambda told: self._effects.extend(told)
+        )
         self._save_error: StorageError | None = None
         self.is_saving = False
         self._until_saved = Wait(lambda: not self.is_saving)

@@ -24,7 +24,7 @@ GRACE_S = 10.0
 """How long a job that ends with an error waits for the checkpoint that is being written."""
 
 
-class Chain:
+class CheckpointChain:
     """Takes the snapshots of `model` for its checkpoints, with all rows or with those that changed.
 
     The first has all rows, and so has every `full_every`-th, and one for which a server does not know what changed: it
@@ -65,7 +65,7 @@ class Saver:
 
     def __init__(self, model: CoordinatorModel, run: Run, rules: Checkpoint) -> None:
         self._model, self._run, self._rules = model, run, rules
-        self._chain = Chain(model, rules.full_every)
+        self._chain = CheckpointChain(model, rules.full_every)
         self._saving: Future[Path] | None = None
         self._began_s = 0.0
 

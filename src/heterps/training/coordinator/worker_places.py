@@ -1,4 +1,4 @@
-"""Places: what workers have told of themselves, and the walks in which all are asked for it.
+"""WorkerPlaces: what workers have told of themselves, and the walks in which all are asked for it.
 
 Ready       where a worker listens
 Assigned    it has taken its place
@@ -22,7 +22,7 @@ from heterps.training.protocol.layout import Layout
 from heterps.training.protocol.messages import AskState, Assigned, Send
 
 
-class Places:
+class WorkerPlaces:
     """The places of workers. Each wait lasts at most `deadline_s`; `tell` takes what is to be sent."""
 
     def __init__(
