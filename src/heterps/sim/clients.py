@@ -41,7 +41,10 @@ class SimulatedClients:
             return self._watching
 
         def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
-            return self._servers.all[server].server.handle(sender, parts, self._network.now_s)
+            asked = self._servers.all[server]
+            answers = asked.server.handle(sender, parts, self._network.now_s)
+            asked.answer([(peer, message) for peer, message in answers if peer != sender])  # what was held for others
+            return [(peer, message) for peer, message in answers if peer == sender]
 
         return self._client(name, tables, partial(DirectPump, network=self._network, ask=ask), life)
 

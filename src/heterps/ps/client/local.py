@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -112,6 +113,9 @@ class JobClient(Client, Protocol):
 
     def tell_rounds(self) -> None:
         """Say it now, though nothing is called, and wait for nothing."""
+
+    def after_round(self, number: int) -> AbstractContextManager[None]:
+        """Let servers answer what is called within the context when rounds up to this number are over."""
 
     def num_rounds(self, table: str) -> Future[set[int]]:
         """Return how many rounds of a table the servers have applied: one number where they agree."""
@@ -269,6 +273,10 @@ class LocalClient:
 
     def tell_rounds(self) -> None:
         """Do nothing, as in `end_rounds`."""
+
+    def after_round(self, number: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing, as in `end_rounds`."""
+        return nullcontext()
 
     def num_rounds(self, table: str) -> Future[set[int]]:
         raise ValueError(f"table {table} is in this process, and keeps no rounds")

@@ -10,7 +10,7 @@ from heterps.ps.shard.ledger import PushSource
 from heterps.ps.shard.shard import Shard
 
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
-"""At most this many requests wait for older pushes, and as many contributions for the rest of their rounds."""
+"""At most this many requests wait for pushes or rounds, and as many contributions for the rest of their rounds."""
 
 
 class Refusal(Exception):
