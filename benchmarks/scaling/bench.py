@@ -1,201 +1,177 @@
-"""What workers and servers as processes cost, and whether a plan does what was predicted. See README.md.
+"""What do workers and servers as processes cost on one machine? A server and two workers beside one process.
 
-real      samples/s of inline on one thread, and of local with 1 and 2 workers, in turns; median of the rounds
-emulated  plans of up to 3 stages and 8 workers: predicted against measured samples/s, in emulated seconds
-ray       the same plan by local and by ray, in turns
+    python benchmarks/scaling/bench.py                          # five rounds, some ten minutes
+    python benchmarks/scaling/bench.py --rounds 1 --sizes 1024  # a quick look; sizes are 1024, 4096 and small
+
+Every round trains each arm of each size once, in turn, in a process of its own. What is measured begins when a tenth of
+the samples are done and ends with the last step, so that starting, saving and testing are left out.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import os
-import platform
+import resource
 import statistics
+import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heterps.config import Job
 from heterps.data.generate import generate
 from heterps.launch import train
-from heterps.launch.by_plan import throughput_in_rounds
-from heterps.launch.trials import run_trial, trial_job
-from heterps.model.build import build_model
-from heterps.model.trace import trace
-from heterps.planning.bill import bill
-from heterps.planning.cost import Problem
-from heterps.planning.plan import Plan, PlannedServers, Stage
-from heterps.profiling.job import profile_job
-from heterps.profiling.profile import Profile
+from heterps.training.metrics.metrics import Metrics
+from heterps.training.run.observer import Observer
 
-CLUSTER = {
-    "resources": {
-        "cpu": {"device": "cpu", "usd_per_hour": 0.04, "limit": 64},
-        "v100": {"device": "cuda", "usd_per_hour": 2.42, "limit": 16},
-    },
-    "server_resource": "cpu",
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+ROLES = ("workers", "server", "coordinator")
+MODULES = {"heterps.launch.worker_process": "workers", "heterps.launch.server_process": "server"}
+
+
+class Size(NamedTuple):
+    batch_size: int
+    hidden: tuple[int, ...]
+    epochs: int  # a small model is done sooner
+
+
+SIZES = {
+    "1024": Size(1024, (512, 256, 128), 1),
+    "4096": Size(4096, (512, 256, 128), 1),
+    "small": Size(512, (64, 32), 2),
 }
-EMULATED = (  # first layers and counts of stages on cpu, v100, cpu; servers
-    ((0,), (1,), 1),
-    ((0,), (4,), 1),
-    ((0,), (8,), 2),
-    ((0, 2), (2, 1), 1),
-    ((0, 2), (6, 1), 2),
-    ((0, 2, 6), (4, 1, 1), 2),
-    ((0, 2, 6), (5, 1, 2), 2),
-)
+ARMS = {
+    "inline": {"launcher": "inline", "threads": 2},
+    "local, bsp": {"launcher": "local", "threads": 2, "sync": "bsp"},
+    "local, ssp:3": {"launcher": "local", "threads": 2, "sync": "ssp:3"},
+}
 
 
-def job_of(folder: Path, batch_size: int, **more: Any) -> Job:
-    return Job.model_validate(
-        {
-            "name": "scaling",
-            "model": {"factory": "ctr_dnn", "args": {"embedding_dim": 16, "hidden": [512, 256, 128]}},
-            "data": {"train": str(folder / "train"), "batch_size": batch_size},
-            "checkpoint": {"every_minutes": None},
-            "cluster": CLUSTER,
-            "threads": 1,
-            **more,
-        }
-    )
+class Result(NamedTuple):
+    """Speed, and milliseconds of processor time per batch by role; of one process they are the coordinator's."""
+
+    samples_per_s: float
+    cpu_ms: dict[str, float]
+
+    @property
+    def all_cpu_ms(self) -> float:
+        return sum(self.cpu_ms.values())
 
 
-def run(job: Job) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        return train(job, Path(folder) / "run").summary
+# --- one run ---------------------------------------------------------------------------------------------------------
 
 
-def in_turns(jobs: dict[str, Job], rounds: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {name: [] for name in jobs}
-    for number in range(rounds):
-        for name, job in jobs.items():
-            found[name].append(run(job)["samples_per_s"])
-            print(f"  round {number + 1}  {name:<28} {found[name][-1]:>10,.0f} samples/s", flush=True)
+class Measure(Observer):
+    """Notes time and processor seconds when a tenth of the samples are done, and after each step from then on."""
+
+    def __init__(self) -> None:
+        self._after = 0
+        self._marks: list[tuple[int, float, dict[str, float]]] = []
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:
+        del samples, resumed
+        self._after, self._total = total // 10, total
+
+    def stepped(self, samples: int, seconds: float, loss: float, interval: Metrics) -> None:
+        del seconds, loss, interval
+        if (samples >= self._after and not self._marks) or samples >= self._total:
+            self._marks.append((samples, time.perf_counter(), processor_seconds()))
+
+    def result(self, batch_size: int) -> Result:
+        (first, began, before), *_, (last, ended, after) = self._marks
+        num_batches = (last - first) / batch_size
+        return Result(
+            (last - first) / (ended - began),
+            {role: 1000 * (after[role] - before[role]) / num_batches for role in ROLES},
+        )
+
+
+def processor_seconds() -> dict[str, float]:
+    """Processor seconds so far of this process, the coordinator's, and of the processes that it has started."""
+    own = resource.getrusage(resource.RUSAGE_SELF)
+    found = dict.fromkeys(ROLES, 0.0) | {"coordinator": own.ru_utime + own.ru_stime}
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        words = Path(f"/proc/{child}/cmdline").read_text().split("\0")
+        if (role := next((MODULES[word] for word in words if word in MODULES), None)) is not None:
+            times = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[11:13]
+            found[role] += sum(map(int, times)) / TICKS_PER_S
     return found
 
 
-def show_ratios(found: dict[str, list[float]], first: str) -> list[dict[str, Any]]:
-    """Medians, and the median over rounds of each against the first of the same round."""
-    rows = []
-    for name, rates in found.items():
-        ratio = statistics.median(a / b for a, b in zip(rates, found[first], strict=True))
-        rows.append({"name": name, "samples_per_s": round(statistics.median(rates)), "ratio": round(ratio, 3)})
-        print(f"{name:<30} {statistics.median(rates):>10,.0f} samples/s   {ratio:6.2f} of {first}")
-    return rows
-
-
-def real(folder: Path, batch_size: int, rounds: int) -> list[dict[str, Any]]:
-    local = {"launcher": "local"}
-    jobs = {
-        "inline, 1 thread": job_of(folder, batch_size),
-        "local, 1 worker": job_of(folder, batch_size, **local),
-        "local, 2 workers": job_of(folder, batch_size, **local | {"threads": 2}),
-        "local, 2 workers, ssp:3": job_of(folder, batch_size, **local | {"threads": 2, "sync": "ssp:3"}),
-        "local, 2 workers, all-reduce": job_of(
-            folder, batch_size, **local | {"threads": 2, "workers": {"dense": "all_reduce"}}
-        ),
-    }
-    return show_ratios(in_turns(jobs, rounds), "inline, 1 thread")
-
-
-def plan_of(profile: Profile, job: Job, firsts: tuple[int, ...], counts: tuple[int, ...], servers: int) -> Plan:
-    """With the bill that the cost model makes of it."""
-    last = [first - 1 for first in firsts[1:]] + [len(profile.layers) - 1]
-    stages = tuple(
-        Stage(first=first, last=end, resource=("cpu", "v100")[number % 2], count=count)
-        for number, (first, end, count) in enumerate(zip(firsts, last, counts, strict=True))
-    )
-    made = bill(Problem(profile, job.cluster, 1.0, 1e9), stages, servers)
-    return Plan(
-        method="given",
-        stages=stages,
-        servers=PlannedServers(resource="cpu", count=servers),
-        throughput=made.throughput,
-        hours=made.hours,
-        usd=made.usd,
-        bottleneck=made.bottleneck,
-        batch_size=profile.batch_size,
-    )
-
-
-def emulated(
-    folder: Path, batch_size: int, profile: Profile, policies: list[str], seconds: float
-) -> list[dict[str, Any]]:
-    """Each plan once a policy, for so many real seconds after a warm-up. In BSP a plan is also predicted in rounds."""
-    print(f"{'plan':<34} sync {'predicted/s':>11} {'measured/s':>11}  error  in rounds  batches  bottleneck")
-    profile.write(folder / "profile.json")
-    more = {
-        "launcher": "local",
-        "emulation": {},
-        "profile": str(folder / "profile.json"),
-        "workers": {"channel": "ipc"},
-    }
-    rows = []
-    for (firsts, counts, servers), sync in itertools.product(EMULATED, policies):
-        job = job_of(folder, batch_size, sync=sync, **more)
-        plan = plan_of(profile, job, firsts, counts, servers)
-        trial = run_trial(trial_job(job), plan, seconds=seconds)
-        in_rounds = throughput_in_rounds(job, plan)
-        row = {
-            "plan": " > ".join(f"{stage.count} {stage.resource}" for stage in plan.stages) + f", {servers} servers",
-            "sync": sync,
-            "predicted": plan.throughput,
-            "measured": trial.throughput,
-            "error": round(trial.throughput / plan.throughput - 1, 4),
-            "error_in_rounds": round(trial.throughput / in_rounds - 1, 4) if in_rounds else None,
-            "batches": trial.num_batches,
-            "late": trial.late,
+def run_one(data: Path, size: str, arm: str) -> Result:
+    """Train one arm in this process, from its start."""
+    batch_size, hidden, epochs = SIZES[size]
+    job = Job.model_validate(
+        {
+            "name": "scaling",
+            "model": {"factory": "ctr_dnn", "args": {"embedding_dim": 16, "hidden": list(hidden)}},
+            "data": {"train": str(data), "batch_size": batch_size, "epochs": epochs},
+            "checkpoint": {"every_minutes": None},
+            **ARMS[arm],
         }
-        rows.append(row)
-        rounds = "-" if in_rounds is None else f"{row['error_in_rounds']:.1%}"
-        late = f"  (late {trial.late:.1%})" if trial.late > 0.01 else ""
-        print(
-            f"{row['plan']:<34} {sync:<4} {plan.throughput:>11,.0f} {trial.throughput:>11,.0f} {row['error']:>6.1%}"
-            f" {rounds:>10}  {trial.num_batches:>7}  {plan.bottleneck}{late}",
-            flush=True,
-        )
-    return rows
+    )
+    measure = Measure()
+    with tempfile.TemporaryDirectory() as folder:
+        train(job, Path(folder) / "run", observer=measure)
+    return measure.result(batch_size)
 
 
-def on_ray(folder: Path, batch_size: int, rounds: int) -> list[dict[str, Any]]:
-    jobs = {
-        "local, 1 worker": job_of(folder, batch_size, launcher="local"),
-        "ray, 1 worker": job_of(folder, batch_size, launcher="ray"),
-    }
-    return show_ratios(in_turns(jobs, rounds), "local, 1 worker")
+# --- rounds ----------------------------------------------------------------------------------------------------------
 
 
-def main() -> None:
+def measure_all(data: Path, sizes: Sequence[str], rounds: int) -> dict[str, dict[str, list[Result]]]:
+    """Run every arm of every size once a round, each in a process of its own."""
+    found: dict[str, dict[str, list[Result]]] = {size: {arm: [] for arm in ARMS} for size in sizes}
+    for number in range(rounds):
+        for size in sizes:
+            for arm in ARMS:
+                command = [sys.executable, __file__, "--run", str(data), size, arm]
+                printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+                found[size][arm].append(result := Result(*json.loads(printed.splitlines()[-1])))
+                told = f"{result.samples_per_s:,.0f} samples/s, {result.all_cpu_ms:.1f} ms a batch"
+                print(f"round {number + 1}/{rounds}, {size}, {arm}: {told}", file=sys.stderr, flush=True)
+    return found
+
+
+def table(found: dict[str, dict[str, list[Result]]]) -> list[str]:
+    """Medians over rounds, and medians of the ratios to the inline run of the same round."""
+    lines = [
+        "| batch | arm | samples/s | of inline | CPU ms a batch | of inline | workers | server | coordinator |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    for size, arms in found.items():
+        for arm, results in arms.items():
+            pairs = list(zip(results, arms["inline"], strict=True))
+            faster = statistics.median(own.samples_per_s / inline.samples_per_s for own, inline in pairs)
+            dearer = statistics.median(own.all_cpu_ms / inline.all_cpu_ms for own, inline in pairs)
+            speed = statistics.median(result.samples_per_s for result in results)
+            cpu = statistics.median(result.all_cpu_ms for result in results)
+            shares = [f"{statistics.median(result.cpu_ms[role] for result in results):.1f}" for role in ROLES]
+            shares = ["", "", ""] if arm == "inline" else shares
+            cells = [size, arm, f"{speed:,.0f}", f"{faster:.2f}", f"{cpu:.1f}", f"{dearer:.2f}", *shares]
+            lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", default=["real", "emulated", "ray"])
-    parser.add_argument("--rows", type=int, default=400_000, help="of the runs on real units")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of every emulated plan, on this machine's clock")
-    parser.add_argument("--batch-size", type=int, default=4096)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--policies", default="bsp,asp")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
-    options = parser.parse_args()
-    results: dict[str, Any] = json.loads(options.out.read_text()) if options.out.exists() else {}
-    results["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    with tempfile.TemporaryDirectory(prefix="scaling-") as temporary:
-        folder = Path(temporary)
-        for name, rows in (("real", options.rows), ("small", 160_000)):
-            generate(folder / name, rows=rows, test_rows=1000)
-        if "real" in options.what:
-            results["real"] = real(folder / "real", options.batch_size, options.rounds)
-        if "emulated" in options.what:
-            job = job_of(folder / "small", options.batch_size)
-            layers = len(trace(build_model(job.model, job.data.columns, 0)).layers)
-            print(f"{layers} layers; profiling", file=sys.stderr)
-            profile = profile_job(job, ["cpu", "v100"], budget_s=6.0)
-            policies = options.policies.split(",")
-            results["emulated"] = emulated(folder / "small", options.batch_size, profile, policies, options.seconds)
-        if "ray" in options.what:
-            results["ray"] = on_ray(folder / "real", options.batch_size, options.rounds)
-    options.out.write_text(json.dumps(results, indent=1) + "\n")
+    parser.add_argument("--rows", type=int, default=250_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=list(SIZES))
+    parser.add_argument("--run", nargs=3, metavar=("DATA", "SIZE", "ARM"), help="train one arm, and print its result")
+    asked: Any = parser.parse_args(words)
+    if asked.run is not None:
+        data, size, arm = asked.run
+        print(json.dumps(run_one(Path(data), size, arm)))
+        return
+    with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
+        generate(Path(folder), rows=asked.rows, test_rows=1000)
+        found = measure_all(Path(folder) / "train", asked.sizes, asked.rounds)
+    print("\n".join(table(found)))
 
 
 if __name__ == "__main__":

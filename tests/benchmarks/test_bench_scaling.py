@@ -1,25 +1,48 @@
-"""The benchmark of workers and plans runs, and writes what its README shows."""
+"""The benchmark of workers and servers on one machine runs, and its table compares arms within a round."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import preloaded
 import pytest
+from bench_file import BENCHMARKS, load_bench
 
-BENCH = Path(__file__).parents[2] / "benchmarks" / "scaling" / "bench.py"
+FOLDER = BENCHMARKS / "scaling"
+
+
+@pytest.fixture
+def bench() -> ModuleType:
+    return load_bench("scaling/bench.py")
+
+
+def test_the_table_has_medians_of_ratios_within_rounds(bench: ModuleType) -> None:
+    """One slow minute of the machine halves both arms of round 2, and changes no ratio."""
+    inline = [bench.Result(100.0 / slow, {"workers": 0.0, "server": 0.0, "coordinator": 30.0}) for slow in (1, 2, 1)]
+    local = [bench.Result(90.0 / slow, {"workers": 24.0, "server": 6.0, "coordinator": 3.0}) for slow in (1, 2, 1)]
+    *_, first, second = bench.table({"1024": {"inline": inline, "local, bsp": local}})
+    assert first == "| 1024 | inline | 100 | 1.00 | 30.0 | 1.00 |  |  |  |"
+    assert second == "| 1024 | local, bsp | 90 | 0.90 | 33.0 | 1.10 | 24.0 | 6.0 | 3.0 |"
 
 
 @pytest.mark.slow
-def test_bench_scaling_compares_launchers_and_predictions_with_what_is_measured(tmp_path: Path) -> None:
-    words = [sys.executable, BENCH, "real", "emulated", "--rows", "4000", "--seconds", "0.1", "--rounds", "1"]
-    words += ["--batch-size", "256", "--policies", "asp", "--out", tmp_path / "got.json"]
+def test_every_role_of_a_run_is_measured(bench: ModuleType, tmp_path: Path) -> None:
+    preloaded.run([sys.executable, "-m", "heterps", "data", "synth", tmp_path / "data", "--rows", "20000"])
+    words = [sys.executable, FOLDER / "bench.py", "--run", tmp_path / "data" / "train", "small", "local, bsp"]
     done = preloaded.run(words)
     assert done.returncode == 0, done.stderr
-    got = json.loads((tmp_path / "got.json").read_text())
-    assert got["real"][0]["ratio"] == 1.0
-    assert all(row["samples_per_s"] > 0 for row in got["real"])
-    assert all(row["predicted"] > 0 and row["measured"] > 0 for row in got["emulated"])
-    assert len(got["emulated"]) == 7
+    result = bench.Result(*json.loads(done.stdout.splitlines()[-1]))
+    assert result.samples_per_s > 0
+    assert all(result.cpu_ms[role] > 0 for role in bench.ROLES)
+
+
+@pytest.mark.slow
+def test_plans_on_emulated_units_are_predicted_and_measured() -> None:
+    words = [sys.executable, FOLDER / "emulated.py", "--rows", "4000", "--seconds", "0.1", "--batch-size", "256"]
+    done = preloaded.run([*words, "--policies", "asp"])
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if " servers" in line]
+    assert len(rows) == 7

@@ -269,8 +269,9 @@ def test_without_depth_batches_are_the_same_and_there_is_no_thread(files):
             np.testing.assert_array_equal(found.dense, batch.dense)
             np.testing.assert_array_equal(found.slots.keys, batch.slots.keys)
             assert threading.active_count() == before
-        assert stream.get(0, len(expected), 1.0) is None
+        assert stream.peek(0, len(expected)) is stream.get(0, len(expected), 1.0) is None
         assert stream.num_batches(0) == len(expected)
+        assert stream.peek(0, 1) is stream.get(0, 1, 1.0) is not None
 
 
 def test_a_batch_that_is_made_can_be_looked_at_before_it_is_taken(files):

@@ -7,11 +7,12 @@ import pytest
 from test_waiting_rounds import TABLES, ask, give, make_server, moved, send
 
 from heterps.ps.ops.dense import PullDense, PushDense
-from heterps.ps.ops.requests import OpReply, OpRequest
+from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.ops.rounds import AppliedRounds, CountRounds, DropRounds
 from heterps.ps.protocol.messages import EXACT, Hello, Iteration, Refused, Round
 from heterps.ps.server.server import Server
 from heterps.wire import Packed
+from heterps.wire.message import contiguous
 
 TWOS = [np.full(10, 2, np.float32)]
 
@@ -21,6 +22,12 @@ def push(server: Server, sequence: int, part_of: Iteration | Round, incarnation:
     iteration = part_of if isinstance(part_of, Iteration) else None
     op = PushDense("dense", sequence, Packed((10,), "fp32"), None, round, iteration)
     return send(server, OpRequest(5, "worker-0", incarnation, 1, (op,)), TWOS)
+
+
+def hear(server: Server, request: OpRequest) -> list[tuple]:
+    """Who is answered when a worker sends this, and what."""
+    parts = [contiguous(part) for part in server_codec().encode(request, [])]
+    return [(peer, *client_codec().decode(answer)) for peer, answer in server.handle(request.worker, parts, 0.0)]
 
 
 def begin_again(server: Server) -> None:
@@ -45,6 +52,22 @@ def test_a_round_that_lacks_a_part_is_not_applied_whoever_says_it_is_over() -> N
     give(server, 0)
     send(server, OpRequest(6, "worker-1", 1, 1, (PullDense("dense", 0, EXACT),), 1))
     assert moved(server) == 0
+
+
+def test_what_is_asked_for_after_a_round_is_answered_when_anybody_says_that_it_is_over() -> None:
+    """It is asked for before the other part has come; a repeat is held once, and its answer has the step in it."""
+    server = make_server()
+    give(server, 0)
+    pull = OpRequest(6, "worker-0", 1, 1, (PullDense("dense", 1, EXACT),), 0, after_round=1)
+    for _ in range(2):
+        assert hear(server, pull) == []
+    give(server, 1)
+    assert server.stats().held == 1
+    told, (peer, answer, frames) = hear(server, OpRequest(7, "coordinator", 1, 1, (CountRounds("dense"),), 1))
+    assert (told[0], peer, answer.id) == ("coordinator", "worker-0", 6)
+    np.testing.assert_array_equal(np.frombuffer(frames[0], np.float32), -np.full(10, 4, np.float32))
+    ((_, answer, _),) = hear(server, OpRequest(8, "worker-0", 1, 1, (PullDense("dense", 1, EXACT),), 2, after_round=2))
+    assert answer.id == 8, "the request says itself that the round is over"
 
 
 def test_a_void_round_is_dropped_once_and_comes_again() -> None:

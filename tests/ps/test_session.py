@@ -288,3 +288,30 @@ def test_the_first_error_is_the_one_that_later_calls_see() -> None:
         pull(session)
     with pytest.raises(PeerLost, match="first"):
         future.result(timeout=0)
+
+
+def test_calls_for_after_a_round_go_alone_and_hold_nothing_up() -> None:
+    """They take no credit until the round is over, and their round may last longer than any deadline."""
+    session = make_session(make_roster(1), Options(deadline_s=10.0, first_retry_s=4.0, max_requests=1))
+    greet(session)
+    before = pull(session, flush=False)
+    session.after_round = 3
+    later = pull(session, flush=False)
+    session.after_round = 0
+    session.flush()
+    (first,) = requests_sent(session)
+    assert (len(first.ops), first.after_round) == (1, 0), "the server would hold what goes with the other"
+    answer_with(session, first.id, [ROWS])
+    assert before.done()
+    (held,) = requests_sent(session)
+    assert (len(held.ops), held.after_round) == (1, 3)
+    now = pull(session)
+    (second,) = requests_sent(session)
+    answer_with(session, second.id, [ROWS])
+    assert now.done()
+    assert [request.id for request in requests_sent(session, now=100.0)] == [held.id], "it is repeated, not given up"
+    assert not session.is_busy
+    session.rounds = 3
+    assert session.is_busy
+    answer_with(session, held.id, [ROWS], now=100.0)
+    np.testing.assert_array_equal(later.result(0), ROWS)

@@ -33,7 +33,7 @@ BLOCKS_KEPT = 2
 class BatchStream(OwnsThread):
     """Gives any batch of any epoch, as `prepare` gathers it; up to `depth` expected batches are made ahead of use.
 
-    With a depth of 0 there is no thread: a batch is made when it is asked for, by its caller.
+    With a depth of 0 there is no thread: a batch is made when it is asked for or looked at, by its caller.
 
     The reader belongs to the stream until it is closed. An exception of decoding or of `prepare` is raised by `get` of
     that batch; other batches are not affected. After `close` (or the end of the `with` block, or when the object is
@@ -60,10 +60,13 @@ class BatchStream(OwnsThread):
 
         Raises PeerLost if it is not ready within `deadline_s` seconds; it is still being made then.
         """
-        return self._state.take((epoch, number), deadline_s) if self._state.depth else self._state.make(epoch, number)
+        key = epoch, number
+        return self._state.take(key, deadline_s) if self._state.depth else self._state.take_now(key)
 
     def peek(self, epoch: int, number: int) -> Batch | None:
-        """The batch that `get` will return, if it is made already; else None."""
+        """The batch that `get` will return, if it is made already or, without a thread, made now; else None."""
+        if not self._state.depth and (epoch, number) not in self._state.made:
+            self._state.make_now((epoch, number))
         with self._state.changed:
             made = self._state.made.get((epoch, number))
             return made if isinstance(made, Batch) else None
@@ -112,8 +115,27 @@ class _StreamState:
                     f"{where} was not read and prepared within {deadline_s:g} s: the data is too slow for this "
                     "deadline, or its storage does not answer"
                 )
-            made = self.made.pop(key)
-            self.changed.notify_all()  # there is space for the next
+            return self._pop(key)
+
+    def take_now(self, key: Key) -> Batch | None:
+        """Return a batch that the caller makes, unless it has done so; None if the epoch has fewer."""
+        if key not in self.made:
+            self.make_now(key)
+        with self.changed:
+            return self._pop(key) if key in self.made else None
+
+    def make_now(self, key: Key) -> None:
+        """Make a batch in this thread."""
+        made: Batch | BaseException | None
+        try:
+            made = self.make(*key)
+        except BaseException as error:
+            made = error
+        self._put(key, made)
+
+    def _pop(self, key: Key) -> Batch:
+        made = self.made.pop(key)
+        self.changed.notify_all()  # there is space for the next
         if isinstance(made, BaseException):
             raise made
         return made
@@ -155,13 +177,7 @@ class _StreamState:
 
     def run(self) -> None:
         while (key := self._next()) is not None:
-            made: Batch | BaseException | None
-            try:
-                made = self.make(*key)
-            except BaseException as error:
-                made = error
-            self._put(key, made)
-            del made  # or the thread would hold a batch while it waits
+            self.make_now(key)
 
     def _next(self) -> Key | None:
         """Wait for a wanted batch [1]; None once closed."""

@@ -48,7 +48,7 @@ OF_SERVERS: dict[str, tuple[str, Kind, str]] = {
     "heterps_server_rounds": ("rounds", Counter, "Rounds that are over."),
     "heterps_server_received_bytes": ("received_bytes", Counter, "Bytes of messages that came."),
     "heterps_server_sent_bytes": ("sent_bytes", Counter, "Bytes of messages that were sent."),
-    "heterps_server_held_requests": ("held", Gauge, "Requests that wait for an older push."),
+    "heterps_server_held_requests": ("held", Gauge, "Requests that wait for an older push or for the end of a round."),
     "heterps_server_kept_contributions": (
         "kept",
         Gauge,

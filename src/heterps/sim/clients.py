@@ -42,9 +42,12 @@ class SimulatedClients:
             return self._watching
 
         def ask(server: str, sender: str, parts: list[memoryview]) -> Outgoing:
-            if self._servers.all[server].is_dead:
+            asked = self._servers.all[server]
+            if asked.is_dead:
                 raise PeerLost(f"{server} was killed, and has no mirror")
-            return self._servers.all[server].server.handle(sender, parts, self._network.now_s)
+            answers = asked.server.handle(sender, parts, self._network.now_s)
+            asked.answer([(peer, message) for peer, message in answers if peer != sender])  # what was held for others
+            return [(peer, message) for peer, message in answers if peer == sender]
 
         return self._client(name, tables, partial(DirectPump, network=self._network, ask=ask), life)
 

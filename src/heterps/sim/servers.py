@@ -56,7 +56,7 @@ class SimulatedServer:
         """Go on, with all that came meanwhile."""
         waiting, self._waiting = self._waiting or [], None
         for sender, parts in waiting:
-            self._answer(self._take(self._network.now_s, sender, parts))
+            self.answer(self._take(self._network.now_s, sender, parts))
 
     def _take(self, now_s: float, sender: str, parts: list[memoryview]) -> Outgoing:
         if self._waiting is not None:
@@ -76,7 +76,7 @@ class SimulatedServer:
         answers = self._handle(sender, parts)
         if self.server.counts.updates > before:
             self._free_at = max(self._free_at, self._network.now_s) + self._server_s
-        self._network.call_at(self._free_at, partial(self._answer, answers))
+        self._network.call_at(self._free_at, partial(self.answer, answers))
 
     def _handle(self, sender: str, parts: list[memoryview]) -> Outgoing:
         if self.is_dead:
@@ -85,7 +85,8 @@ class SimulatedServer:
         self.server.mirroring.settle()
         return answers
 
-    def _answer(self, answers: Outgoing) -> None:
+    def answer(self, answers: Outgoing) -> None:
+        """Send these to the peers that they are for, unless it is dead."""
         for peer, message in answers:
             if not self.is_dead:
                 self._network.send(self.server.name, peer, message)
@@ -93,7 +94,7 @@ class SimulatedServer:
     def _tick(self) -> None:
         if not self.is_dead:
             if self._waiting is None:
-                self._answer(self.server.tick(self._network.now_s + self.ahead_s))
+                self.answer(self.server.tick(self._network.now_s + self.ahead_s))
             self.begin_ticks()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import numpy as np
@@ -101,6 +102,9 @@ class JobClient(Client, Protocol):
 
     def tell_rounds(self) -> None:
         """Say it now, though nothing is called, and wait for nothing."""
+
+    def after_round(self, number: int) -> AbstractContextManager[None]:
+        """Let servers answer what is called within the context when rounds up to this number are over."""
 
     def num_rounds(self, table: str) -> Future[set[int]]:
         """Return how many rounds of a table the servers have applied: one number where they agree."""

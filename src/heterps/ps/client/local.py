@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -122,6 +123,10 @@ class LocalClient:
 
     def tell_rounds(self) -> None:
         """Do nothing, as in `end_rounds`."""
+
+    def after_round(self, number: int) -> AbstractContextManager[None]:  # noqa: ARG002
+        """Do nothing, as in `end_rounds`."""
+        return nullcontext()
 
     def num_rounds(self, table: str) -> Future[set[int]]:
         raise ValueError(f"table {table} is in this process, and keeps no rounds")

@@ -181,6 +181,15 @@ class RemoteClient:
         with self._pump.lock:
             self._session.rounds = rounds
 
+    @contextmanager
+    def after_round(self, number: int) -> Iterator[None]:
+        with self._pump.lock:
+            self._session.after_round = number
+            try:
+                yield
+            finally:
+                self._session.after_round = 0
+
     def tell_rounds(self) -> None:
         self.num_rounds(next(iter(self._pushes)))
         self.flush()

@@ -4,13 +4,15 @@
                                                        merged when flushed,              asked again after a while,
                                                        as far as credit allows           given up at the deadline
 
+A call that is for after the end of a round goes in a request of its own, which servers hold until then. It takes no
+credit and has no deadline: a round lasts as long as its slowest worker, and what is sent meanwhile must not wait.
+
 No thread, no socket, no clock: `remote.RemoteClient` drives it with those, tests drive it on a simulated network.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from msgspec.msgpack import encode
 
 from heterps.errors import HeterpsError, MirrorDiffers, NotFinite, PeerLost, StaleIncarnation
 from heterps.ps.client.counts import ClientCounts
+from heterps.ps.client.under_way import Flight, Line, PendingCall
 from heterps.ps.ops.base import Built, Call
 from heterps.ps.ops.requests import OpReply, OpRequest, client_codec, server_codec
 from heterps.ps.protocol.frames import Frames
@@ -33,8 +36,6 @@ MAX_OPS = 256
 MARGIN_BYTES = 2048
 """The header of a request takes less than this besides its ops: the name of its worker has up to 200 characters."""
 UNSENT_RETRY_S = 0.02
-LATER_S = 0.05
-"""A request that a server asks to come later for is sent again after this, then after twice as long each time."""
 PROBE_S = 0.2
 """When a server has not answered for this long, its mirror is asked for the roster, and again after as long."""
 REFRESH_S = 1.0
@@ -58,50 +59,6 @@ class Options:
         return self.codings.get(table, EXACT)
 
 
-@dataclass
-class _Pending:
-    """A call and the servers that have not answered it yet."""
-
-    call: Call
-    future: Future[Any]
-    clock: int  # pushes to the table when it was made
-    since: float
-    deadline: float | None = None  # set when it or the greeting before it is first sent; a new roster does not move it
-    waiting: set[int] = field(default_factory=set)
-
-
-@dataclass
-class _Flight:
-    """A message that waits for its answer."""
-
-    parts: list[Frame]
-    calls: list[_Pending]
-    num_bytes: int
-    deadline: float
-    retry_at: float
-    retry_s: float
-    is_unsent: bool = False  # the channel did not take it
-    later_s: float = LATER_S
-
-
-@dataclass
-class _Line:
-    """The queue of calls and the messages under way to one server."""
-
-    seat: Seat
-    greeted: bool = False
-    due: bool = False
-    queue: deque[_Pending] = field(default_factory=deque)
-    flights: dict[int, _Flight] = field(default_factory=dict)  # by request id
-    mirror: Seat | None = None
-    probe_at: float = math.inf  # when the mirror is asked for the roster; inf: nothing is waited for
-    refresh_at: float = -math.inf
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(flight.num_bytes for flight in self.flights.values())
-
-
 class Session:
     """What worker `worker` in its `incarnation` has under way. After a fatal `error` it takes no more calls."""
 
@@ -113,6 +70,7 @@ class Session:
         self.roster = roster
         self.options = options
         self.rounds = 0  # that are over: all requests say so
+        self.after_round = 0  # servers are to hold what is called from now on until this round is over
         self.error: HeterpsError | None = None
         self.dropped = 0  # messages that were not understood
         self.retries = 0
@@ -121,10 +79,10 @@ class Session:
         self._limits = limits
         self._codec = client_codec(limits)
         self._requests = server_codec(limits)
-        self._lines = [_Line(seat, mirror=roster.mirror(number)) for number, seat in enumerate(roster.servers)]
+        self._lines = [Line(seat, mirror=roster.mirror(number)) for number, seat in enumerate(roster.servers)]
         self._is_mirrored = bool(roster.mirrors)  # also while a server has none
         self._probes: set[int] = set()  # ids of questions for the roster
-        self._pending: dict[int, _Pending] = {}  # all calls without a full answer, in the order they were made
+        self._pending: dict[int, PendingCall] = {}  # all calls without a full answer, in the order they were made
         self._finished: list[tuple[Future[Any], Any]] = []
         self._ids = 0
 
@@ -134,7 +92,7 @@ class Session:
         """Put a call into the lines of the servers it concerns."""
         if self.error is not None:
             raise self.error
-        key, pending = self._next_id(), _Pending(call, future, clock, now)
+        key, pending = self._next_id(), PendingCall(call, future, clock, now, self.after_round)
         self._pending[key] = pending
         self._enqueue(pending)
         if not pending.waiting:
@@ -155,8 +113,8 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is queued or waits for an answer."""
-        return any(line.flights or line.queue for line in self._lines)
+        """Whether anything is queued or waits for an answer that can be given now."""
+        return any(line.queue or line.in_credit(self.rounds) for line in self._lines)
 
     def finished(self) -> list[tuple[Future[Any], Any]]:
         """Return futures and their exceptions or results, to be set outside any lock: they run callbacks."""
@@ -229,7 +187,7 @@ class Session:
 
     # --- sending -----------------------------------------------------------------------------------------------------
 
-    def _firsts(self, line: _Line, now: float) -> Iterator[list[Frame]]:
+    def _firsts(self, line: Line, now: float) -> Iterator[list[Frame]]:
         options = self.options
         if line.queue and not line.greeted:
             if not line.flights:
@@ -238,20 +196,23 @@ class Session:
             return
         if line.queue and now >= line.queue[0].since + options.linger_s:
             line.due = True
-        while line.queue and line.due and len(line.flights) < options.max_requests:
-            if line.flights and line.num_bytes >= options.max_bytes:
+        while line.queue and line.due and len(flights := line.in_credit(self.rounds)) < options.max_requests:
+            if flights and sum(flight.num_bytes for flight in flights) >= options.max_bytes:
                 return
             yield self._merge(line, now)
         line.due = line.due and bool(line.queue)
 
-    def _merge(self, line: _Line, now: float) -> list[Frame]:
+    def _merge(self, line: Line, now: float) -> list[Frame]:
         """Make one request of as many queued calls as fit into a message."""
         number = self.roster.number(line.seat.name)
         parts: list[Built] = []
-        calls: list[_Pending] = []
+        calls: list[PendingCall] = []
         frames: list[Frame] = []
         num_bytes, header_bytes = 0, MARGIN_BYTES
+        after_round = line.queue[0].after_round
         while line.queue and len(parts) < MAX_OPS and len(frames) < self._limits.frames - 8:
+            if line.queue[0].after_round != after_round:  # the server would hold that too
+                break
             built = line.queue[0].call.build(number, self.roster)
             size = message_bytes(built.frames) + built.reply_bytes
             header_bytes += len(encode(built.op))
@@ -263,29 +224,30 @@ class Session:
             num_bytes += size
         self.counts.requested(parts)
         epoch, rounds, ops = self.roster.epoch, self.rounds, tuple(built.op for built in parts)
-        request = OpRequest(self._next_id(), self.worker, self.incarnation, epoch, ops, rounds)
+        request = OpRequest(self._next_id(), self.worker, self.incarnation, epoch, ops, rounds, after_round)
         return self._launch(line, request, frames, calls, num_bytes, self._deadline(calls, now), now)
 
-    def _deadline(self, calls: Iterable[_Pending], now: float) -> float:
+    def _deadline(self, calls: Iterable[PendingCall], now: float) -> float:
         """Return when the first of `calls`, which are about to be sent or greeted for, must have its answer."""
         deadlines = []
         for pending in calls:
             if pending.deadline is None:
-                pending.deadline = now + self.options.deadline_s
+                pending.deadline = math.inf if pending.after_round else now + self.options.deadline_s
             deadlines.append(pending.deadline)
         return min(deadlines)
 
     def _launch(
-        self, line: _Line, header: Hello | OpRequest, frames: list[Frame], calls: list[_Pending],
+        self, line: Line, header: Hello | OpRequest, frames: list[Frame], calls: list[PendingCall],
         num_bytes: int, deadline: float, now: float,
     ) -> list[Frame]:  # fmt: skip
         parts = self._requests.encode(header, frames)
         retry_s = self.options.first_retry_s
         retry_at = min(now + retry_s, deadline)
-        line.flights[header.id] = _Flight(parts, calls, num_bytes, deadline, retry_at, retry_s)
+        after_round = header.after_round if isinstance(header, OpRequest) else 0
+        line.flights[header.id] = Flight(parts, calls, num_bytes, deadline, retry_at, retry_s, after_round)
         return parts
 
-    def _repeats(self, line: _Line, now: float) -> Iterator[list[Frame]]:
+    def _repeats(self, line: Line, now: float) -> Iterator[list[Frame]]:
         for flight in list(line.flights.values()):
             if now >= flight.deadline:
                 self._give_up(line, flight)
@@ -297,7 +259,7 @@ class Session:
                 flight.is_unsent = False
                 yield flight.parts
 
-    def _probe(self, line: _Line, now: float) -> Outgoing:
+    def _probe(self, line: Line, now: float) -> Outgoing:
         """Ask for the roster: the mirror of a server that does not answer, and may have been replaced by it.
 
         Now and then both are asked: a worker that missed two changes would otherwise know lost servers only."""
@@ -311,7 +273,7 @@ class Session:
         self._probes |= {ask.id} if asked else set()
         return [(seat.name, self._requests.encode(ask)) for seat in asked if seat is not None]
 
-    def _give_up(self, line: _Line, flight: _Flight) -> None:
+    def _give_up(self, line: Line, flight: Flight) -> None:
         what = "a greeting"
         if flight.calls:
             first = flight.calls[0]
@@ -326,7 +288,7 @@ class Session:
 
     # --- answers -----------------------------------------------------------------------------------------------------
 
-    def _on_reply(self, line: _Line, reply: OpReply, frames: Frames) -> None:
+    def _on_reply(self, line: Line, reply: OpReply, frames: Frames) -> None:
         flight, number = line.flights[reply.id], self.roster.number(line.seat.name)
         if len(reply.results) != len(flight.calls):
             raise WireError(f"{len(flight.calls)} ops were asked for, {len(reply.results)} answered")
@@ -348,7 +310,7 @@ class Session:
         pending = self._pending.pop(key)
         self._finished.append((pending.future, pending.call.result()))
 
-    def _on_refused(self, line: _Line, refused: Refused, now: float) -> None:
+    def _on_refused(self, line: Line, refused: Refused, now: float) -> None:
         match refused.code:
             case "later":
                 flight = line.flights[refused.id]
@@ -379,7 +341,7 @@ class Session:
         greeted = {line.seat for line in self._lines if line.greeted}
         self.roster = roster
         self._lines = [
-            _Line(seat, greeted=seat in greeted, mirror=roster.mirror(number))
+            Line(seat, greeted=seat in greeted, mirror=roster.mirror(number))
             for number, seat in enumerate(roster.servers)
         ]
         for pending in self._pending.values():
@@ -387,7 +349,7 @@ class Session:
         self._finish_answered()  # those that concern no server of the new roster
         self.flush()
 
-    def _enqueue(self, pending: _Pending) -> None:
+    def _enqueue(self, pending: PendingCall) -> None:
         pending.waiting = {
             number for number in range(self.roster.num_shards) if pending.call.concerns(number, self.roster)
         }

@@ -29,7 +29,8 @@ else:
 class OpRequest(Struct, frozen=True, tag="request"):
     """What a worker wants of a server, made for the roster of `epoch`. A repeat has the same id.
 
-    All rounds up to number `rounds` are over: all their parts are on all servers.
+    All rounds up to number `rounds` are over: all their parts are on all servers. The request itself is held until that
+    is so of rounds up to `after_round`.
     """
 
     id: Count
@@ -38,6 +39,7 @@ class OpRequest(Struct, frozen=True, tag="request"):
     epoch: Ordinal
     ops: Annotated[tuple[AnyOp, ...], Meta(min_length=1, max_length=256)]
     rounds: Count = 0
+    after_round: Count = 0
 
 
 class OpReply(Struct, frozen=True, tag="reply"):

@@ -10,7 +10,7 @@ from heterps.ps.shard.ledger import PushSource
 from heterps.ps.shard.shard import Shard
 
 MAX_HELD, MAX_HELD_BYTES = 1024, 256 * 2**20
-"""Largest number of requests that wait for older pushes, and of contributions that wait for others of their rounds."""
+"""Largest number of requests that wait for pushes or rounds, and of contributions that wait for their rounds."""
 
 
 class Refusal(Exception):

@@ -3,7 +3,7 @@
     parts --decode--> [1] bytes that are no message: counted, dropped
                       [2] from an old incarnation of a worker, or for another epoch: refused
                       [3] ops checked against tables, frames and key homes; anything wrong: refused as a whole
-                      [4] an older push of the worker is missing: held until it has come (received)
+                      [4] an older push of the worker is missing, or a round is not over: held until then (received)
                       [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
                       [6] run in order, after the rounds that the request says are over; pushes that are in the ledger
                           already are only answered
@@ -47,7 +47,7 @@ from heterps.wire.arena import Bytes
 Task = tuple[Work, list[Frame]]
 """What is to be done for an op, and its frames."""
 HOLD_S = 60.0
-"""A request whose predecessor does not come is dropped after this: its worker has given up long before."""
+"""A request that is held, and was not repeated for this long, is dropped: its worker has given up before."""
 DRAIN_S = 300.0
 """After Prepare, new rounds are refused for this long. It is longer than any worker's deadline, so that an aborted
 rebalance cannot block for ever."""
@@ -55,7 +55,7 @@ rebalance cannot block for ever."""
 
 @dataclass
 class _Held:
-    """A request that waits for an older push."""
+    """A request that waits for an older push, or for the end of a round."""
 
     peer: str
     request: OpRequest
@@ -242,7 +242,7 @@ class Server:
             raise Refusal("later", keeps(self.name, self.shard))
 
     def _switch(self, roster: Roster, now: float) -> None:
-        """Follow the next roster. What waits for older pushes is let go: it was made for the roster that ends here."""
+        """Follow the next roster. What is held is let go: it was made for the roster that ends here."""
         if roster == self.roster:
             self._told = roster  # a server that joins: the others are ready
             return
@@ -292,7 +292,7 @@ class Server:
         if not self._is_ready(request):  # [4]
             self._hold(_Held(peer, request, tasks, now, sum(frame.nbytes for frame in frames)))
             return []
-        return [*self._answer(peer, request, tasks, now), *self._release(request.worker, now)]
+        return [*self._answer(peer, request, tasks, now), *self._release(now)]
 
     def _check(self, ops: Sequence[Op], frames: list[memoryview]) -> list[Task]:
         """Return what is to be done for ops with these frames; WireError where they do not fit."""
@@ -309,21 +309,21 @@ class Server:
         others = [other for other_key, other in self._held.items() if other_key != key]
         too_many = len(others) >= MAX_HELD or sum(o.num_bytes for o in others) + held.num_bytes > MAX_HELD_BYTES
         if too_many:
-            raise Refusal("later", f"server {self.name} holds {len(others)} requests that wait for older pushes")
+            raise Refusal("later", f"server {self.name} holds {len(others)} requests that wait for pushes or rounds")
         self._held[key] = held
 
-    def _release(self, worker: str, now: float) -> Outgoing:
-        """Answer what was held for a push that has now been applied, until nothing more is ready."""
+    def _release(self, now: float) -> Outgoing:
+        """Answer what was held for a push or round that has now been applied, until nothing more is ready."""
         answers: Outgoing = []
-        while ready := next(
-            (k for k, held in self._held.items() if k[0] == worker and self._is_ready(held.request)), None
-        ):
+        while ready := next((key for key, held in self._held.items() if self._is_ready(held.request)), None):
             held = self._held.pop(ready)
             answers += self._answer(held.peer, held.request, held.tasks, now)
         return answers
 
     def _is_ready(self, request: OpRequest) -> bool:
-        """Whether every push that the request builds on has been applied, or stands before that in the request."""
+        """Whether all rounds and pushes that the request builds on have been applied, or stand before that in it."""
+        if request.after_round > max(self.rounds, request.rounds):
+            return False
         source = PushSource(request.worker, request.incarnation)
         reached: dict[str, int] = {}
         for op in request.ops:

@@ -50,7 +50,7 @@ class ServerStats(Struct):
     workers: int
     requests: int
     repeats: int  # pushes that were answered again and not applied again
-    held: int  # requests that wait for an older push, now
+    held: int  # requests that wait for an older push or for the end of a round, now
     kept: int  # contributions to rounds whose other parts have not come, now
     waits_for: list[str]  # servers from which rows or values are still to come: until then it takes no requests
     dropped: dict[str, int]  # messages that were refused or not understood, by reason

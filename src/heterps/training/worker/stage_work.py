@@ -97,6 +97,8 @@ class StageWork:
         self._caches: list[CachedClient] = []
         self._dense: DenseParts | None = None
         self._asked: dict[Key | None, dict[str, Future[FloatArray]]] = {}  # dense parameters; None: those of a round
+        self._asked_after = 0  # the round after which servers answer what was asked for ahead; 0: none
+        self._asks_anew = False  # for this round: what was asked for ahead would come after it
         self._skips = job.on_not_finite != "raise"
         self._before: dict[int, dict[str, Tensor]] = {}  # buffers before a batch that may be skipped, by replicas
         self._pace = make_pace(None, 1.0)
@@ -126,7 +128,7 @@ class StageWork:
         if clipped_by_servers(self._clip, assign.layout):
             self._clip = None
         self._place = RoundPlace(self._tables, assign.layout, self._start.name)
-        self._asked = {}
+        self._asked, self._asked_after, self._asks_anew = {}, 0, False
         self._go: Go | None = None
         self._pace = make_pace(assign.pace, assign.scale)
         self._dense = self._make_dense(state.get("dense", {}))
@@ -226,8 +228,15 @@ class StageWork:
         return () if self._feed is None else self._feed.new_counts()
 
     def begin_round(self, number: int) -> None:
-        """Ask for the dense parameters of a round, unless that was done with the last push."""
+        """Ask for the dense parameters of a round, unless that was done with the last push.
+
+        What was asked for then was for the round after that push. Where that was void its number comes again, and
+        servers will not answer before it has ended: nothing of it is used.
+        """
         self._client.end_rounds(number - 1)
+        self._asks_anew, self._asked_after = self._asked_after >= number, 0
+        if self._asks_anew:
+            self._asked.pop(None, None)
         if None not in self._asked:
             self._asked[None] = self._dense_parts.pull()
         if self._feed is None:
@@ -247,7 +256,9 @@ class StageWork:
             if isinstance(value, Slots):
                 values[name] = prepared(value)
         for table, part in self._of(key).parts(values):
-            if table not in part.ahead and (asked := self._cache_of(key).ask_ahead(table, part.lookup)) is not None:
+            if table in part.ahead and not self._asks_anew:
+                continue
+            if (asked := self._cache_of(key).ask_ahead(table, part.lookup)) is not None:
                 part.ahead[table] = metered(asked, self.meter)
         if self.layout.in_rounds:
             self._ask_upcoming(iterations=1)
@@ -314,7 +325,7 @@ class StageWork:
                     self._client, self._dense_parts, self._place, dense, rows, asked.samples, asked.key
                 )
             if self.layout.in_rounds:
-                self._after_round()
+                self._after_round(asked.key[0])
             self._client.flush()
         return pushes, not_finite
 
@@ -339,11 +350,14 @@ class StageWork:
         if self._skips and self._number(key) not in self._before:
             self._before[self._number(key)] = self._of(key).first.buffers()
 
-    def _after_round(self) -> None:
-        """Count rows as an iteration older. A worker that is alone asks for what it needs next in the same message: its
-        pushes are the only ones, and servers answer a pull after the pushes that came before it."""
+    def _after_round(self, number: int) -> None:
+        """Count rows as an iteration older, and ask for what is needed next. Of a worker that is alone, servers answer
+        that after its pushes, the only ones, which go in the same message; of several, when the round is over."""
         self._caches[0].tick()
-        if len(self.layout.workers) == 1 and self._client.is_remote:
+        if not self._client.is_remote:
+            return
+        self._asked_after = number if len(self.layout.workers) > 1 else 0
+        with self._client.after_round(self._asked_after):
             self._ask_upcoming(iterations=0)
             self._asked[None] = self._dense_parts.pull()
 
