@@ -25,8 +25,9 @@ from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
 from heterps.ps.server.stats import ServerStats, TableStats, TierStats
-from heterps.report import prometheus_servers
+from heterps.report.exposition import text_of
 from heterps.report.prometheus import OF_JOBS, OF_STAGES, OF_TRAFFIC, RunFacts, exposition
+from heterps.report.prometheus_servers import ServerFacts, server_families
 from heterps.report.stage_figures import DOINGS
 from heterps.serving.serve_metrics import ServeMetrics
 
@@ -264,14 +265,16 @@ Generated from what is told to Prometheus by `make docs`; do not edit. Figures o
 RUNS_HEAD = """\
 ## Runs
 
-[`heterps ui`](../how-to/ui.md#prometheus) tells these under `/metrics`, and `docs/monitoring/grafana.json` draws them.
+[`heterps train --metrics`](../how-to/ui.md#prometheus) tells these of its job, and `heterps ui` under `/metrics` of
+all runs of its folder; `docs/monitoring/grafana.json` draws them.
 A run that is over is told only as not running.
 """
 SERVERS_HEAD = """\
 ## Servers
 
-[`heterps server start --metrics`](../how-to/servers.md#prometheus) tells these, and `docs/monitoring/grafana.json`
-draws them. Figures of disks are told of tables with [tiers](../how-to/tiers.md).
+A running job tells these of its servers, under every launcher, and [`heterps server start
+--metrics`](../how-to/servers.md#prometheus) of a server that was started by hand, with an empty `run`;
+`docs/monitoring/grafana.json` draws them. Figures of disks are told of tables with [tiers](../how-to/tiers.md).
 """
 SERVED_HEAD = """\
 ## A model that is served
@@ -293,12 +296,11 @@ def render_metrics() -> str:
 
 
 def _told_of_a_server() -> bytes:
-    table = TableStats(1, 1, 1, 1, 1, 1, tiers=TierStats(1, 1, 1, 1, 1, 1, 1.0))
+    table = TableStats(1, 1, 1, 1, 1, 1, tiers=TierStats(1, 1, 1, 1, 1, 1, 1.0, free_bytes=1))
     kept = {"held": 0, "kept": 0, "waits_for": [], "dropped": {"later": 1}, "silence_s": {"worker-1.0": 1.0}}
     counted = {"workers": 1, "requests": 1, "repeats": 0, "rows_per_s": 1.0, "latency_s": {}}
-    stats = ServerStats("server-0", 0, 1, 0, 1, **counted, **kept, tables={"embedding": table})
-    facts = prometheus_servers.ServerFacts(stats, [(float("inf"), 1)], 1.0, 1.0, 0.0, {"embedding": 1})
-    return prometheus_servers.exposition(facts)
+    stats = ServerStats("server-0", 0, 1, 0, 1, **counted, **kept, tables={"embedding": table}, octaves=[1])
+    return text_of(server_families([ServerFacts(stats)]))
 
 
 def _families(text: bytes) -> str:

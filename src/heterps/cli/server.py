@@ -65,9 +65,10 @@ def start(
     Addresses are tcp://HOST:PORT, with the job's key, or ipc://PATH in a folder of your own. What the server holds ends
     with it.
     """
-    from heterps.launch.server_metrics import open_metrics
+    from heterps.launch.server_metrics import ServerFigures
     from heterps.launch.servers import first_roster, joined_roster, run_server
     from heterps.ps.server.server import Server
+    from heterps.serving.metrics_socket import open_metrics
     from heterps.training.protocol.stage_tables import job_tables
     from heterps.wire.keys import load_keys
 
@@ -75,9 +76,7 @@ def start(
         raise ConfigError("--join: give the one --address of the new server, and no --shard; it becomes the last")
     if shard >= len(address):
         raise ConfigError(f"--shard {shard}: the last of {len(address)} addresses is shard {len(address) - 1}")
-    if token_file is not None and metrics is None:
-        raise ConfigError("--token-file: the token is for --metrics; give where to tell them, as in 127.0.0.1:9100")
-    opened = open_metrics(metrics, token_file) if metrics is not None else None
+    opened = open_metrics(metrics, token_file)
     keys = load_keys(key) if key is not None else None
     roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
     number = shard if join is None else roster.num_shards - 1
@@ -93,7 +92,8 @@ def start(
         if opened is not None:
             typer.echo(f"metrics at {opened.url}")
 
-    with opened.tell(server) if opened is not None else nullcontext(lambda: None) as ticked:
+    figures = ServerFigures(server)
+    with opened.tell(figures.exposition) if opened is not None else nullcontext():
         run_server(
             server,
             address[shard],
@@ -101,7 +101,7 @@ def start(
             servers=read.servers,
             seed=read.seed,
             ready=listens,
-            ticked=ticked,
+            ticked=figures.note,
         )
 
 

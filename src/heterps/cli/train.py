@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ EXAMPLES = examples(
     "heterps train examples/ctr.yaml --plan plan.json",
     "heterps train examples/ctr.yaml --launcher local --workers 2 --sync dssp:3:12",
     "heterps train examples/ctr.yaml --profile profile.json --learn",
+    "heterps train examples/ctr.yaml --launcher local --metrics 127.0.0.1:9100",
     "heterps train examples/ctr.yaml --launcher local --profile profile.json --plan plan.json --emulate",
 )
 
@@ -65,6 +67,20 @@ def train(
         str | None,
         typer.Option("--from", metavar="CHECKPOINT", help="With --resume: go back to this checkpoint of the run."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Tell Prometheus about the job and its servers at http://HOST:PORT/metrics; port 0 takes a free one.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with the token that Prometheus must send, needed beyond loopback; or set HETERPS_TOKEN.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON and nothing else.")] = False,
 ) -> int:
     """Train a job and write its run folder: job, plan, metrics, checkpoints, summary and report.
@@ -72,8 +88,12 @@ def train(
     Ctrl-C and SIGTERM end the run after the running step with everything saved; --resume goes on from there.
     """
     from heterps.launch import train as launch
+    from heterps.launch.run_metrics import run_facts
+    from heterps.report.prometheus import exposition
     from heterps.report.terminal.run_summary import print_summary
     from heterps.report.terminal.training_progress import TrainingProgress
+    from heterps.serving.metrics_socket import open_metrics
+    from heterps.training.run.folder import choose_folder
 
     loaded = load_job(job)
     overriding: dict[str, tuple[str, Any]] = {
@@ -110,7 +130,12 @@ def train(
             "`start` in the job."
         )
     console = make_console(stderr=json)
-    with TrainingProgress(console, has_stages=loaded.has_workers) as progress:
+    with ExitStack() as opened:
+        if (socket := open_metrics(metrics, token_file)) is not None:
+            folder = run = run or choose_folder(loaded, resume=resume)
+            opened.enter_context(socket.tell(lambda: exposition([run_facts(folder.resolve().name, folder)])))
+            console.print(f"metrics at {socket.url}", highlight=False, soft_wrap=True)
+        progress = opened.enter_context(TrainingProgress(console, has_stages=loaded.has_workers))
         finished = launch(loaded, run, resume=source or resume, learn=learn, observer=progress)
     if json:
         print_json(finished.summary, indent=1)

@@ -9,6 +9,7 @@ worker_process  server_process                  what runs in the processes that 
 from_python    the job of heterps.train(model=..., data=...)
 running_servers  how workers reach servers      server_metrics   what servers tell Prometheus
 socket_worker  a worker that speaks over sockets     standby     a worker process in reserve
+run_metrics    what runs tell Prometheus
 takeover       servers that a killed command left    replanning  is there a better plan for the rest?
 trials         short runs of a plan, measured        whole_steps whole steps in this process, measured
 overheads      what a launcher costs by itself       learning    profiles corrected by ordinary runs

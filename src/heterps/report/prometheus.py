@@ -9,7 +9,9 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client.core import GaugeMetricFamily
 
+from heterps.ps.server.stats import ServerStats
 from heterps.report.exposition import text_of
+from heterps.report.prometheus_servers import ServerFacts, server_families
 from heterps.report.stage_figures import DOINGS
 from heterps.report.traffic import KINDS, SAVED, Traffic, traffic_of
 
@@ -22,6 +24,7 @@ class RunFacts:
 
     checkpoint_age_s  seconds since its last checkpoint was finished; None: there is none
     free_bytes        that are free where it is written; None: not known
+    servers           its servers; none where it has none, or they did not say how they stand
     """
 
     name: str
@@ -29,6 +32,7 @@ class RunFacts:
     status: dict[str, Any] | None
     checkpoint_age_s: float | None
     free_bytes: int | None
+    servers: Sequence[ServerStats] = ()
 
 
 OF_JOBS = {
@@ -73,7 +77,8 @@ NAMES = (RUNNING, ANSWERS, *OF_JOBS, *OF_STAGES, TIME, TRAFFIC, SAVED_TRAFFIC, *
 
 def exposition(runs: Sequence[RunFacts]) -> bytes:
     """Return the text that Prometheus reads. Runs that are over are told only as not running."""
-    return text_of(_families(runs))
+    servers = [ServerFacts(stats, run=run.name) for run in runs if run.is_running for stats in run.servers]
+    return text_of([*_families(runs), *server_families(servers)])
 
 
 def _families(runs: Sequence[RunFacts]) -> Iterator[GaugeMetricFamily]:

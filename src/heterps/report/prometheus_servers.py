@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 
 from prometheus_client.core import CounterMetricFamily as Counter
 from prometheus_client.core import GaugeMetricFamily as Gauge
@@ -12,9 +13,7 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from heterps.ps.server.stats import ServerStats
-from heterps.report.exposition import text_of
-
-__all__ = ["NAMES", "ServerFacts", "exposition"]
+from heterps.ps.shard.counts import LEAST_S
 
 Kind = type[Gauge] | type[Counter]
 
@@ -23,19 +22,13 @@ Kind = type[Gauge] | type[Counter]
 class ServerFacts:
     """A server as monitoring sees it.
 
-    octaves      messages that took at most some number of seconds, by growing seconds up to infinity
-    total_s      seconds that all messages took
-    up_s         seconds since it was started
     turn_age_s   seconds since the server did not work on a message: these figures are so old
-    free_bytes   by table with rows on disk: bytes that are free there
+    run          whose server it is; "" where the server itself tells
     """
 
     stats: ServerStats
-    octaves: Sequence[tuple[float, int]]
-    total_s: float
-    up_s: float
-    turn_age_s: float
-    free_bytes: Mapping[str, int]
+    turn_age_s: float = 0.0
+    run: str = ""
 
 
 OF_SERVERS: dict[str, tuple[str, Kind, str]] = {
@@ -71,6 +64,7 @@ OF_TIERS: dict[str, tuple[str, Kind, str]] = {
     "heterps_server_table_disk_bytes": ("disk_bytes", Gauge, "Bytes of disk of a table."),
     "heterps_server_table_promotions": ("promotions", Counter, "Rows that went from disk to memory."),
     "heterps_server_table_demotions": ("demotions", Counter, "Rows that went from memory to disk."),
+    "heterps_server_disk_free_bytes": ("free_bytes", Gauge, "Bytes that are free where a table has rows on disk."),
 }
 UP = "heterps_server_up_seconds"
 TURN = "heterps_server_turn_age_seconds"
@@ -78,7 +72,7 @@ SILENCE = "heterps_server_worker_silence_seconds"
 DROPPED = "heterps_server_dropped"
 MESSAGES = "heterps_server_message_seconds"
 WAITS_FOR = "heterps_server_waits_for_servers"
-FREE = "heterps_server_disk_free_bytes"
+LABELS = ["run", "server"]
 
 
 def _name(name: str, kind: Kind) -> str:
@@ -92,55 +86,77 @@ NAMES = (
     f"{DROPPED}_total",
     f"{MESSAGES}_bucket",
     WAITS_FOR,
-    FREE,
     *(_name(name, kind) for each in (OF_SERVERS, OF_TABLES, OF_TIERS) for name, (_, kind, _) in each.items()),
 )
 """All names, for dashboards to be checked against."""
 
 
-def exposition(facts: ServerFacts) -> bytes:
-    """Return the text that Prometheus reads."""
-    return text_of(_Families(facts).all())
+def server_families(servers: Sequence[ServerFacts]) -> Iterator[Metric]:
+    """Yield the families of figures of servers; none without servers."""
+    if not servers:
+        return
+    yield _family(Gauge, UP, "Seconds since the server was started.", servers, lambda stats: stats.up_s)
+    ages = Gauge(TURN, "Seconds since the server was between two messages.", labels=LABELS)
+    for facts in servers:
+        ages.add_metric(_labels(facts), facts.turn_age_s)
+    yield ages
+    waits_for = "Servers from which rows are still to come."
+    yield _family(Gauge, WAITS_FOR, waits_for, servers, lambda stats: len(stats.waits_for))
+    for name, (field, kind, meaning) in OF_SERVERS.items():
+        yield _family(kind, name, meaning, servers, attrgetter(field))
+    silence = "Seconds since the last request of a worker."
+    yield _by("worker", Gauge, SILENCE, silence, servers, lambda stats: stats.silence_s)
+    dropped = "Messages that were not taken, by reason."
+    yield _by("reason", Counter, DROPPED, dropped, servers, lambda stats: stats.dropped)
+    yield _message_seconds(servers)
+    for name, (field, kind, meaning) in OF_TABLES.items():
+        yield _by("table", kind, name, meaning, servers, partial(_of_tables, field))
+    for name, (field, kind, meaning) in OF_TIERS.items():
+        yield _by("table", kind, name, meaning, servers, partial(_of_tiers, field))
 
 
-class _Families:
-    """The families of figures of one server."""
+def _labels(facts: ServerFacts) -> list[str]:
+    return [facts.run, facts.stats.server]
 
-    def __init__(self, facts: ServerFacts) -> None:
-        self._facts = facts
 
-    def all(self) -> Iterator[Metric]:
-        facts, stats = self._facts, self._facts.stats
-        yield self._family(Gauge, UP, "Seconds since the server was started.", facts.up_s)
-        yield self._family(Gauge, TURN, "Seconds since the server was between two messages.", facts.turn_age_s)
-        yield self._family(Gauge, WAITS_FOR, "Servers from which rows are still to come.", len(stats.waits_for))
-        for name, (field, kind, meaning) in OF_SERVERS.items():
-            yield self._family(kind, name, meaning, getattr(stats, field))
-        yield self._by("worker", Gauge, SILENCE, "Seconds since the last request of a worker.", stats.silence_s)
-        yield self._by("reason", Counter, DROPPED, "Messages that were not taken, by reason.", stats.dropped)
-        yield self._message_seconds()
-        for name, (field, kind, meaning) in OF_TABLES.items():
-            values = {table: getattr(shard, field) for table, shard in stats.tables.items()}
-            yield self._by("table", kind, name, meaning, values)
-        for name, (field, kind, meaning) in OF_TIERS.items():
-            values = {table: getattr(shard.tiers, field) for table, shard in stats.tables.items() if shard.tiers}
-            yield self._by("table", kind, name, meaning, values)
-        yield self._by("table", Gauge, FREE, "Bytes that are free where a table has rows on disk.", facts.free_bytes)
+def _family(
+    kind: Kind, name: str, meaning: str, servers: Sequence[ServerFacts], value: Callable[[ServerStats], float]
+) -> Metric:
+    family = kind(name, meaning, labels=LABELS)
+    for facts in servers:
+        family.add_metric(_labels(facts), value(facts.stats))
+    return family
 
-    def _family(self, kind: Kind, name: str, meaning: str, value: float) -> Metric:
-        family = kind(name, meaning, labels=["server"])
-        family.add_metric([self._facts.stats.server], value)
-        return family
 
-    def _by(self, label: str, kind: Kind, name: str, meaning: str, values: Mapping[str, float]) -> Metric:
-        """A family with one value for each worker, table or reason."""
-        family = kind(name, meaning, labels=["server", label])
-        for key, value in values.items():
-            family.add_metric([self._facts.stats.server, key], value)
-        return family
+def _by(
+    label: str,
+    kind: Kind,
+    name: str,
+    meaning: str,
+    servers: Sequence[ServerFacts],
+    values: Callable[[ServerStats], Mapping[str, float | None]],
+) -> Metric:
+    """Return a family with one value for each worker, table or reason of each server, but for those not known."""
+    family = kind(name, meaning, labels=[*LABELS, label])
+    for facts in servers:
+        for key, value in values(facts.stats).items():
+            if value is not None:
+                family.add_metric([*_labels(facts), key], value)
+    return family
 
-    def _message_seconds(self) -> Metric:
-        family = HistogramMetricFamily(MESSAGES, "Seconds that a message took inside the server.", labels=["server"])
-        buckets = [("+Inf" if math.isinf(seconds) else f"{seconds:g}", num) for seconds, num in self._facts.octaves]
-        family.add_metric([self._facts.stats.server], buckets, self._facts.total_s)
-        return family
+
+def _of_tables(field: str, stats: ServerStats) -> dict[str, float]:
+    return {table: getattr(shard, field) for table, shard in stats.tables.items()}
+
+
+def _of_tiers(field: str, stats: ServerStats) -> dict[str, float | None]:
+    return {table: getattr(shard.tiers, field) for table, shard in stats.tables.items() if shard.tiers}
+
+
+def _message_seconds(servers: Sequence[ServerFacts]) -> Metric:
+    family = HistogramMetricFamily(MESSAGES, "Seconds that a message took inside the server.", labels=LABELS)
+    for facts in servers:
+        *octaves, total = facts.stats.octaves
+        buckets = [(f"{LEAST_S * 2.0**octave:g}", num) for octave, num in enumerate(octaves)]
+        family.add_metric(_labels(facts), [*buckets, ("+Inf", total)], facts.stats.served_s)
+    return family

@@ -14,6 +14,7 @@ follow.py    versions of a run while it trains; following.py keeps a server at t
              increment_folder.py, as far as same_inputs.py allows
 towers.py    exports of models with two towers           export_quality.py   how good an export is
 model_columns.py  which columns a model reads            serve_metrics.py    what Prometheus is told
+metrics_socket.py  where Prometheus asks `--metrics`
 score.py     what is in that folder: it imports nothing of heterps but score_files.py, score_inputs.py and score_rows.py
 
 Read first: load.py, then export.py and score.py.

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from heterps.config import Job, load_job
 from heterps.errors import HeterpsError
+from heterps.launch.run_metrics import run_facts
 from heterps.report.page.runs import render_comparison, render_list, render_watched
 from heterps.report.page.templates import asset
 from heterps.report.page.what_if import render_what_if
@@ -36,7 +37,7 @@ from heterps.serving.listen import comes_from_here
 from heterps.training.run.folder import PROFILE
 from heterps.ui.actions import ACTIONS
 from heterps.ui.runs import RunList, is_running
-from heterps.ui.watch import Watched, facts
+from heterps.ui.watch import Watched
 from heterps.ui.what_if import Basis, frontier_part, next_part, plan_part, read_basis, searches_part
 
 MOST_COMPARED = 8
@@ -226,7 +227,7 @@ class _Pages:
 
     async def metrics(self, _: Request) -> Response:
         def tell() -> bytes:
-            return exposition([facts(name, folder) for name, folder in sorted(self._runs.folders().items())])
+            return exposition([run_facts(name, folder) for name, folder in sorted(self._runs.folders().items())])
 
         return Response(await asyncio.to_thread(tell), media_type=CONTENT_TYPE)
 

@@ -9,24 +9,19 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import shutil
 import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heterps.checkpoint.finished import finished
 from heterps.errors import HeterpsError
+from heterps.launch.run_metrics import ask_status, checkpoints
 from heterps.report.page.live import Now, render_run_now, render_status
-from heterps.report.prometheus import RunFacts
 from heterps.report.read_run import RecordedRun, read_run
 from heterps.report.run_details import RunDetails, read_details, with_quick_frontier
 from heterps.report.worker_times import MOST_BYTES
-from heterps.training.run.commands import AskStatus
-from heterps.training.run.control import NotRunning, find
 from heterps.training.run.folder import Run
 
 EVERY_S = 1.0
@@ -37,8 +32,6 @@ DETAILS_EVERY_S = 5.0
 """Seconds after which the traces of a run that goes on are read again: they are its largest files."""
 LIVE_TRACE_BYTES = 100_000
 """Bytes at the end of each trace that are read while the job runs; of a run that is over, all that a report reads."""
-ANSWER_S = 5.0
-"""Seconds in which a job says how it stands; one that is busy with a checkpoint is asked again at the next look."""
 RETRY, END = b"retry: %d\n\n" % (1000 * EVERY_S), b"event: end\ndata: ended\n\n"
 """Told in a stream: when the page asks again, and that there is nothing more to ask."""
 LOG_BYTES = 4000
@@ -142,7 +135,7 @@ class Watched:
             details = read_details(Run(self.folder), recorded.job, most_bytes)
             self._details = details if is_running else with_quick_frontier(details, recorded.job, recorded.plan)
             self._details_at = time.monotonic()
-        now = Now(self.name, is_running, status, _checkpoints(self.folder), _logs(self.folder))
+        now = Now(self.name, is_running, status, checkpoints(self.folder), _logs(self.folder))
         html = render_run_now(now, recorded, why, self._details)
         digest = hashlib.sha256(html.encode()).hexdigest()[:16]
         return Look(html, digest, _event("body", html, digest), is_running, status)
@@ -152,47 +145,6 @@ def _event(kind: str, html: str, digest: str = "") -> bytes:
     """An event of a stream; only one with a digest changes where a broken stream goes on."""
     lines = "".join(f"data: {line}\n" for line in html.splitlines())
     return f"event: {kind}\n{f'id: {digest}{chr(10)}' if digest else ''}{lines}\n".encode()
-
-
-def ask_status(folder: Path) -> tuple[bool, dict[str, Any] | None]:
-    """Return whether the job of a run folder runs, and what it says of itself; None where it does not say."""
-    try:
-        found = find(folder)
-    except NotRunning:
-        return False, None
-    except HeterpsError:  # another user's, or on another machine
-        return True, None
-    try:
-        told = found.ask(AskStatus(), ANSWER_S)
-    except HeterpsError:
-        return True, None
-    return True, None if told.is_error else json.loads(told.text)
-
-
-def facts(name: str, folder: Path) -> RunFacts:
-    """Return what monitoring is told of a run."""
-    is_running, status = ask_status(folder)
-    checkpoints = _checkpoints(folder)
-    age_s = max(0.0, time.time() - checkpoints[0][1]) if checkpoints else None
-    return RunFacts(name, is_running, status, age_s, _free_bytes(folder))
-
-
-def _free_bytes(folder: Path) -> int | None:
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
-
-
-def _checkpoints(folder: Path) -> list[tuple[str, float]]:
-    """The checkpoints of a run, the newest first: name, and when it was finished in seconds since 1970."""
-    found = []
-    for one in finished(folder / "checkpoints"):
-        try:
-            found.append((one.path.name, one.path.stat().st_mtime))
-        except OSError:  # removed meanwhile
-            continue
-    return sorted(found, key=lambda each: -each[1])
 
 
 def _logs(folder: Path) -> list[tuple[str, str]]:

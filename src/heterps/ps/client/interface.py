@@ -130,6 +130,9 @@ class JobClient(Client, Protocol):
     def served_s(self, table: str) -> float:
         """Return the seconds that the servers of a sparse table have spent on messages, as their mean; 0 without."""
 
+    def server_stats(self) -> Future[list[bytes]]:
+        """Return the figures of every server, each the JSON of a ServerStats; nothing where there are no servers."""
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
         """Return all rows of a sparse table, shard after shard, and the number of pushes it has seen."""
 

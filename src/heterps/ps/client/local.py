@@ -170,6 +170,10 @@ class LocalClient:
         del table  # there are no servers
         return 0.0
 
+    def server_stats(self) -> Future[list[bytes]]:
+        """Return nothing: there are no servers."""
+        return done([])
+
     def export_rows(self, table: str) -> tuple[Rows, int]:
         parts = [shard.export_rows() for shard in self._shards[table]]
         return Rows.join(parts), self._shards[table][0].num_pushes

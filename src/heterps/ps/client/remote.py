@@ -31,7 +31,7 @@ from heterps.ps.client.session import Options, Session
 from heterps.ps.keys.dedup import Lookup, sum_rows
 from heterps.ps.ops.base import Ask, Call, Done
 from heterps.ps.ops.dense import PullDenseCall, PushDenseCall
-from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ResumeCall
+from heterps.ps.ops.metadata import Counted, CountRows, ReadMetadataCall, ReadStatsCall, ResumeCall
 from heterps.ps.ops.mirrors import CompareMirror
 from heterps.ps.ops.rounds import ApplyRound, CountRoundsCall, DropRounds, SquaresCall
 from heterps.ps.ops.row_files import MAX_PATHS, FilesFound, FindRows, LoadRows, SaveRows, SaveRowsCall
@@ -237,6 +237,9 @@ class RemoteClient:
 
     def served_s(self, table: str) -> float:
         return self._count(table).served_s
+
+    def server_stats(self) -> Future[list[bytes]]:
+        return self._call(ReadStatsCall(next(iter(self._pushes))))
 
     def export_rows(self, table: str) -> tuple[Rows, int]:
         return self._export(table).rows()

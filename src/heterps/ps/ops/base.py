@@ -67,12 +67,14 @@ class Serving(NamedTuple):
 
     note  is told ops, with their frames, that a mirror must run because of this one; those that are known to change
           tables (`Op.changes`) need not be told
+    stats returns the figures of the whole server
     """
 
     source: PushSource
     counts: ServerCounts
     room: Room = lambda _: None
     note: Callable[[Op, list[Frame]], None] = lambda *_: None
+    stats: Callable[[], Any] = dict
 
 
 Work = Callable[[Serving], Answer]

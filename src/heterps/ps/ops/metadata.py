@@ -8,6 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
+from msgspec.json import encode
 from numpy.typing import NDArray
 
 from heterps.ps.ops import base
@@ -55,6 +56,19 @@ class Counted(base.Result, frozen=True, tag="counted"):
         )
 
 
+class ReadStats(base.Op, frozen=True, tag="read_stats"):
+    """The figures of the whole server, whatever the table."""
+
+    tables = "any"
+
+    def run(self, shard: Shard, to: base.Serving) -> base.Answer:
+        return StatsTold(), [encode(to.stats())]
+
+
+class StatsTold(base.Result, frozen=True, tag="stats_told"):
+    """The figures of a server (a frame): the JSON of server/stats.ServerStats."""
+
+
 class ReadMetadata(base.Read, frozen=True, tag="read_upkeep"):
     """What the shard of a sparse table knows besides its rows."""
 
@@ -84,6 +98,19 @@ class Resume(base.Push, frozen=True, tag="resume"):
             raise Malformed(f"table {self.table}: {error}") from None
         resume = partial(shard.resume, num_pushes=self.num_pushes, metadata=metadata)
         return self.once(shard, 0, lambda source: resume(source, self.table, self.sequence))
+
+
+class ReadStatsCall(base.Ask[StatsTold]):
+    """The figures of all servers, each as JSON, by the number of the server."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(ReadStats(table), StatsTold)
+
+    def read(self, result: StatsTold, frames: Frames) -> bytes:
+        return bytes(frames.take())
+
+    def result(self) -> list[bytes]:
+        return [told for _, told in sorted(self._answers.items())]
 
 
 class ReadMetadataCall(base.Ask[Metadata]):
@@ -116,4 +143,4 @@ class ResumeCall(base.Call):
         return base.Built(Resume(self.table, self.sequence, self.num_pushes, infos), frames)
 
 
-OPS, RESULTS = (CountRows, ReadMetadata, Resume), (Counted, Metadata)
+OPS, RESULTS = (CountRows, ReadStats, ReadMetadata, Resume), (Counted, StatsTold, Metadata)

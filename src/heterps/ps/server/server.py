@@ -165,6 +165,7 @@ class Server:
     def tick(self, now: float) -> Outgoing:
         """Refuse what was held too long; return what is to be sent. Call it about every second."""
         self._now = now
+        self.counts.began_at = self.counts.began_at or now
         for key, held in list(self._held.items()):
             if now - held.since > HOLD_S:
                 del self._held[key]
@@ -188,6 +189,7 @@ class Server:
             rows_per_s=self._rate.per_s,
             silence_s={worker: self._now - heard for worker, heard in self.counts.heard.items()},
             tables=table_stats(self.shard, self.counts),
+            up_s=self._now - (self.counts.began_at or self._now),
             **counted(self.counts),
         )
 
@@ -361,7 +363,7 @@ class Server:
             check_rounds(self.name, self.shard, source, request.ops, drains=now < self._drains_until)
         except Refusal as refusal:
             return self._refuse(peer, request.id, refusal)
-        serving = Serving(source, self.counts, partial(self.room, peer), lambda *noted: changed.append(noted))
+        serving = Serving(source, self.counts, partial(self.room, peer), lambda *n: changed.append(n), self.stats)
         results: list[Result] = []
         frames: list[Frame] = []
         for op, (work, own_frames) in zip(request.ops, tasks, strict=True):

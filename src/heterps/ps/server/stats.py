@@ -37,6 +37,7 @@ class TierStats(Struct):
     promotions: int
     demotions: int
     hit_rate: float | None  # of the rows that pulls and pushes used, the part that was in memory; none before the first
+    free_bytes: int | None = None  # where its rows on disk are; None: not known
 
 
 class ServerStats(Struct):
@@ -62,6 +63,9 @@ class ServerStats(Struct):
     updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
     rounds: int = 0  # that are over
     silence_s: dict[str, float] = {}  # by worker: seconds since its last request
+    up_s: float = 0.0  # seconds since it began to serve
+    served_s: float = 0.0  # seconds that all messages took
+    octaves: list[int] = []  # messages that took at most 1, 2, 4, ... microseconds, and last how many there were
 
 
 def counted(counts: ServerCounts) -> dict[str, Any]:
@@ -73,6 +77,8 @@ def counted(counts: ServerCounts) -> dict[str, Any]:
         "latency_s": {f"p{percent:g}": counts.latency.percentile(percent) for percent in (50, 90, 99, 99.9)},
         "received_bytes": counts.received_bytes,
         "sent_bytes": counts.sent_bytes,
+        "served_s": counts.latency.total_s,
+        "octaves": counts.latency.octaves(),
         "updates": counts.updates,
     }
 
@@ -94,7 +100,7 @@ def _tier_stats(table: SparseTable | TieredTable) -> TierStats | None:
         return None
     c = table.counts
     sizes = c.memory_rows, c.disk_rows, c.memory_bytes, c.disk_bytes
-    return TierStats(*sizes, c.num_promotions, c.num_demotions, c.hit_rate)
+    return TierStats(*sizes, c.num_promotions, c.num_demotions, c.hit_rate, table.free_bytes)
 
 
 @dataclass

@@ -35,11 +35,10 @@ class Histogram:
                 return float(LEAST_S * 2 ** (bucket / BUCKETS_PER_OCTAVE))
         return 0.0
 
-    def octaves(self) -> list[tuple[float, int]]:
+    def octaves(self) -> list[int]:
         """Return how many took at most 1, 2, 4, ... microseconds, and last how many there are."""
         sums = list(accumulate(self._counts))
-        borders = [(LEAST_S * 2.0**octave, sums[octave * BUCKETS_PER_OCTAVE]) for octave in range(NUM_OCTAVES)]
-        return [*borders, (math.inf, sums[-1])]
+        return [*(sums[octave * BUCKETS_PER_OCTAVE] for octave in range(NUM_OCTAVES)), sums[-1]]
 
 
 @dataclass
@@ -64,6 +63,7 @@ class ServerCounts:
     received_bytes: int = 0
     sent_bytes: int = 0
     heard: dict[str, float] = field(default_factory=dict)  # by worker: when it sent its last request or greeting
+    began_at: float = 0.0  # when its first tick was
     updates: float = 0.0  # of tables, without repeats; one of p parts of a round is 1/p of an update
 
     def drop(self, reason: str) -> None:

@@ -16,6 +16,7 @@ call that brings new keys can fail for want of room, it fails whole, and going d
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -158,6 +159,14 @@ class TieredTable(GradientTable):
     def sizes(self) -> TableSizes:
         """Return how many rows and bytes are where."""
         return TableSizes(len(self._hot), len(self._cold), self.num_bytes, self._cold.disk_bytes)
+
+    @property
+    def free_bytes(self) -> int | None:
+        """Bytes that are free where rows on disk are; None where the folder is gone."""
+        try:
+            return shutil.disk_usage(self._cold.folder).free
+        except OSError:
+            return None
 
     @property
     def counts(self) -> TierCounts:

@@ -11,7 +11,7 @@ fleet, failures   who works, and which error ended a run    positions, traces   
 
 make_flow   the flow of a job                           follow_ups   what follows from rounds and batches, in order
 waits       what the coordinator waits for              worker_places  who is there and who has taken a place
-silence     who has not been heard of for too long
+silence     who has not been heard of for too long       replies      what commands that ask are told
 recovery    workers that died and come back             loss_budget  how many may be lost within an hour
 starts      how workers start, and how units are emulated    fitted_shares  samples of a round, by speed
 origin      where a run begins                          saving       checkpoints

@@ -8,7 +8,6 @@ One loop for all launchers. What differs, how workers are started and how messag
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -42,6 +41,7 @@ from heterps.training.coordinator.reconfiguration import (
     read_replan,
 )
 from heterps.training.coordinator.recovery import Recovery
+from heterps.training.coordinator.replies import status_reply, tell_servers
 from heterps.training.coordinator.saving import Saver
 from heterps.training.coordinator.scaling import check_layout, layout_warnings
 from heterps.training.coordinator.setup import Setup
@@ -55,7 +55,7 @@ from heterps.training.model.objectives import Objectives, has_own_loss
 from heterps.training.protocol.layout import job_layout
 from heterps.training.protocol.messages import Send
 from heterps.training.protocol.stage_tables import stage_tables
-from heterps.training.run.commands import AskStatus, CommandReply, Follow, Replan, Scale
+from heterps.training.run.commands import AskServers, AskStatus, CommandReply, Follow, Replan, Scale
 from heterps.training.run.control import Control, Request
 from heterps.training.run.evaluation import evaluate_test, evaluate_validation
 from heterps.training.run.folder import Run
@@ -285,16 +285,16 @@ class Coordinator:
     def _handle_commands(self) -> None:
         """Answer commands, between two messages of workers."""
         for request in self._control.requests() if self._control is not None else ():
-            request.answer(self._reply(request))
+            if (reply := self._reply(request)) is not None:
+                request.answer(reply)
 
-    def _reply(self, request: Request) -> CommandReply:
+    def _reply(self, request: Request) -> CommandReply | None:
         match request.message:
+            case AskServers():
+                tell_servers(self._model.client, request.answer)
+                return None
             case AskStatus():
-                core = self._core
-                silence_s = core.silence.longest_s(core.layout.workers, time.monotonic())
-                told = {"total": self._num_samples, "silence_s": round(silence_s, 3)}
-                status = core.accounting.status(core.flow) | core.reconfiguration.status()
-                return CommandReply(json.dumps(status | told))
+                return status_reply(self._core, self._num_samples, time.monotonic())
             case Follow(every_s):
                 self._perform(self._core.follow(every_s, time.monotonic()))
                 return CommandReply(f"a version every {every_s:g} s, for the next {LEASE_S:g} s")

@@ -16,6 +16,10 @@ class AskStatus(Struct, frozen=True, tag="ask_status"):
     """Ask how far the job is, and what its stages do; the answer is a CommandReply, with JSON."""
 
 
+class AskServers(Struct, frozen=True, tag="ask_servers"):
+    """Ask what the servers of the job hold and do; the answer is a CommandReply, with a JSON list of ServerStats."""
+
+
 class Scale(Struct, frozen=True, tag="scale"):
     """Run stage `stage`, from 0 on, with `count` workers."""
 
@@ -43,7 +47,7 @@ class CommandReply(Struct, frozen=True, tag="told"):
     is_error: bool = False
 
 
-ToJob = AskStatus | Scale | Replan | Follow
+ToJob = AskStatus | AskServers | Scale | Replan | Follow
 
 
 def command_codec() -> Codec[ToJob | CommandReply]:
