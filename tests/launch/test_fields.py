@@ -108,6 +108,7 @@ ELSEWHERE = {
     ),
     "rows that may be stale: below": ("servers.staleness",),
     "what happens when training diverges: tests/end_to_end/test_diverged_runs": ("on_divergence",),
+    "trackers of experiments: tests/training/test_trackers": ("report_to",),
     "batches that are not finite: tests/end_to_end/test_skipped_batches": ("on_not_finite",),
     "who is kept in step, and how: tests/transparency; one worker always is": ("sync",),
     "values between stages: an inline run has one": ("workers.values",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,8 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import yaml
 
 import heterps
+import heterps.cli
 from heterps.errors import ConfigError
 
 COLUMNS = {"user": [1, 2, 3, 4] * 50, "label": [0, 1, 0, 1] * 50}
@@ -101,3 +104,50 @@ def test_a_tracker_that_is_not_there_names_its_extra(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=rf"{extra} is not installed: pip install 'heterps\[{extra}\]'"):
         observer()
+
+
+def train(*words: str) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        heterps.cli.main(["train", *words])
+
+
+def points_of(folder: Path) -> list[int]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    written = EventAccumulator(str(folder))
+    written.Reload()
+    return [point.step for point in written.Scalars("log_loss")]
+
+
+def test_a_job_reports_to_tensorboard_in_its_folder_and_goes_on_there(tiny_job: Path) -> None:
+    pytest.importorskip("tensorboard")
+    train(str(tiny_job), "--run", "run", "--report-to", "tensorboard")
+    lines = [json.loads(line)["samples"] for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    assert points_of(Path("run/tensorboard")) == lines
+    assert yaml.safe_load(Path("run/job.yaml").read_text())["report_to"] == ["tensorboard"]
+    earlier = {"checkpoint": {"every_samples": 64}, "report_to": ["tensorboard"]}
+    tiny_job.write_text(tiny_job.read_text() + yaml.safe_dump(earlier))
+    train(str(tiny_job), "--run", "again")
+    oldest = min(int(path.name) for path in Path("again/checkpoints").iterdir() if path.name.isdigit())
+    train(str(tiny_job), "--run", "again", "--resume", "--from", str(oldest))
+    assert points_of(Path("again/tensorboard")) == lines, "no sample stands there twice"
+
+
+def test_a_job_reports_to_mlflow_under_workers_too(tiny_job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeMLflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    tiny_job.write_text(f"{tiny_job.read_text()}report_to: [mlflow]\nworkers: {{channel: memory}}\n")
+    train(str(tiny_job), "--run", "run", "--launcher", "local", "--workers", "2")
+    assert fake.logged[-1][1]["summary/samples"] == 200
+    assert fake.active is None
+
+
+def test_a_tracker_that_is_not_installed_or_not_known_is_refused_before_anything_is_written(
+    tiny_job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for tracker, sentence in {"mlflow": "pip install 'heterps[mlflow]'", "wandb": "'tensorboard' or 'mlflow'"}.items():
+        with pytest.raises(SystemExit, match="2"):
+            heterps.cli.main(["train", str(tiny_job), "--run", "run", "--report-to", tracker])
+        assert sentence in " ".join(capsys.readouterr().err.split())
+        assert not Path("run").exists()

@@ -67,6 +67,14 @@ def train(
         str | None,
         typer.Option("--from", metavar="CHECKPOINT", help="With --resume: go back to this checkpoint of the run."),
     ] = None,
+    report_to: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TRACKER",
+            help="Send metrics to tensorboard (events in RUN/tensorboard) or mlflow, too; may be given twice; "
+            "overrides the job's.",
+        ),
+    ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -103,6 +111,7 @@ def train(
         "--address": ("ray_address", address),
         "--sync": ("sync", sync),
         "--workers": ("threads", workers),
+        "--report-to": ("report_to", report_to or None),
         "--emulate": ("emulation", {} if emulate and loaded.emulation is None else None),
         "--restarts": (
             "workers",

@@ -24,6 +24,8 @@ from heterps.devices import Precision
 from heterps.errors import ConfigError
 from heterps.yamlfile import check_role, parse, read_model, read_text, validate
 
+Tracker = Literal["tensorboard", "mlflow"]
+
 
 class Model(Frozen):
     """The model to train: a factory and its arguments."""
@@ -136,6 +138,11 @@ class Job(Frozen):
     )
     metrics_every_samples: PositiveInt = Field(
         65_536, description="Number of samples between two lines of metrics.jsonl."
+    )
+    report_to: tuple[Tracker, ...] = Field(
+        (),
+        description="Trackers of experiments that get the metrics too: tensorboard, whose events are in "
+        "RUN/tensorboard, and mlflow, at the server that MLFLOW_TRACKING_URI names.",
     )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(
         0, description="Seed of initial values, shuffling and everything else that is random."

@@ -43,6 +43,7 @@ from heterps.training.run.events import EventLog
 from heterps.training.run.folder import Run, choose_folder
 from heterps.training.run.observer import Observer, Observers
 from heterps.training.run.start import check_start
+from heterps.training.run.trackers import trackers_of
 
 QUICK_PROFILE_S = 1.0
 """Seconds that a run without a profile spends on making one, so that every run has a prediction."""
@@ -113,6 +114,7 @@ def _train(
     source, resume = (None, resume) if isinstance(resume, bool) else (resume, True)
     run = Run(folder if folder is not None else choose_folder(job, resume=resume))
     refuse_if_running(run.folder)
+    observer = Observers((observer, *trackers_of(job, run.folder)))
     if not resume:
         check_start(job)
     else:

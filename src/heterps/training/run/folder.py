@@ -38,6 +38,7 @@ MAY_CHANGE = {
     "emulation",
     "ray_address",
     "tiers",
+    "report_to",
     "data.train",
     "data.test",
     "validation",

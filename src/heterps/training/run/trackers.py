@@ -8,23 +8,45 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from heterps.config import Job
 from heterps.errors import ConfigError
 from heterps.training.run.observer import Observer
 
+TENSORBOARD = "tensorboard"
+"""The folder of the events of a run, in its folder."""
 _NOT_IN_MLFLOW = re.compile(r"[^\w\-. :/]", re.ASCII)
 
 
+def trackers_of(job: Job, folder: Path) -> list[Observer]:
+    """Return the trackers that the job reports to. ConfigError where one is not installed."""
+    makers: dict[str, Callable[[], Observer]] = {
+        "tensorboard": lambda: TensorBoardObserver(folder / TENSORBOARD),
+        "mlflow": MLflowObserver,
+    }
+    return [makers[name]() for name in dict.fromkeys(job.report_to)]
+
+
 class TensorBoardObserver(Observer):
-    """Writes events for TensorBoard to `folder`. Needs the extra `heterps[tensorboard]`."""
+    """Writes events for TensorBoard to `folder`. Needs the extra `heterps[tensorboard]`.
+
+    A run that is resumed from a checkpoint takes the place of what was written of later samples.
+    """
 
     def __init__(self, folder: str | Path) -> None:
-        self._writer = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder))
+        self._make = partial(_imported("torch.utils.tensorboard", "tensorboard").SummaryWriter, str(folder))
+        self._writer: Any = None  # made with the first line: a run that cannot begin leaves no folder behind
         self._samples = 0
+        self._began: int | None = None
+
+    def started(self, samples: int, total: int, resumed: bool) -> None:  # noqa: ARG002
+        self._close()
+        self._began = samples if resumed else None
 
     def measured(self, line: dict[str, Any]) -> None:
         self._samples = line["samples"]
@@ -33,11 +55,19 @@ class TensorBoardObserver(Observer):
 
     def finished(self, summary: dict[str, Any]) -> None:
         self._add(numbers(summary, "summary/"))
-        self._writer.close()
+        self._close()
 
     def _add(self, points: Iterator[tuple[str, float]]) -> None:
+        if self._writer is None:
+            later = None if self._began is None else self._began + 1
+            self._writer = self._make(purge_step=later)
         for name, value in points:
             self._writer.add_scalar(name, value, self._samples)
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
 
 
 class MLflowObserver(Observer):
