@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 from staged_run import BUSY, EMULATED, LATE, VIEW
 
 from heterps.report.emulated import banner, late_stages, late_warnings, scale_of, seconds_word
+from heterps.report.page.live import render_status
 
 
 def test_emulated_figures_are_marked_with_their_scale_and_real_ones_are_not():
@@ -46,3 +47,10 @@ def test_the_scale_that_is_told_is_enough_and_has_two_digits(scale, measured, ti
     assert told >= scale * times * (1 - 1e-6)
     assert told <= scale * times * 1.11
     assert float(f"{told:.1e}") == told
+
+
+def test_a_live_page_says_how_long_the_rest_takes_here() -> None:
+    stage = {"resource": "v100", "workers": 1, "samples_per_s": 1000.0, "queue": 0.0}
+    status = {"samples": 1000, "total": 61_000, "seconds": 1.0, "usd": 0.1, "stages": [stage]}
+    assert "1 min 0 s left<" in render_status(status, None)
+    assert "1 min 0 s left, emulated; 2 h 0 min here<" in render_status(status | {"emulated": {"scale": 120.0}}, None)

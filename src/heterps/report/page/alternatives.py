@@ -16,7 +16,7 @@ from markupsafe import Markup
 from heterps.planning.plan import Plan
 from heterps.report.figures import rate, usd
 from heterps.report.page.charts import stairs
-from heterps.report.page.panel import Panel, corners, tag, tick_labels, value_ticks
+from heterps.report.page.panel import WIDE_PANEL, Panel, corners, tag, tick_labels, value_ticks
 
 WIDE = 1.0 + 1e-6
 """Least ratio of the ends of the axis of throughput."""
@@ -46,7 +46,7 @@ def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alter
     start = min(floor, plans[0].throughput)
     end = max(floor, plans[-1].throughput, start * WIDE)
     room = ROOM * (end - start)  # so that no button lies on the labels of the axis
-    panel = Panel((start - room, end), (ticks[0], ticks[-1]), 720, 300, 72, 20, 14, 40)
+    panel = Panel((start - room, end), (ticks[0], ticks[-1]), *WIDE_PANEL)
     places = [(panel.across(plan.throughput), panel.down(plan.usd)) for plan in plans]
     x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
     picture = panel.svg(

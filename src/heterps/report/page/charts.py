@@ -17,7 +17,17 @@ from itertools import groupby, pairwise
 
 from markupsafe import Markup
 
-from heterps.report.page.panel import EMPTY, Panel, corners, figure, legend, tag, tick_labels, value_ticks
+from heterps.report.page.panel import (
+    EMPTY,
+    WIDE_PANEL,
+    Panel,
+    corners,
+    figure,
+    legend,
+    tag,
+    tick_labels,
+    value_ticks,
+)
 from heterps.report.stage_figures import DOINGS, percent
 
 MAX_POINTS = 120
@@ -49,6 +59,8 @@ class Chart:
     mark: float | None = None
     """A place on the x axis, drawn as a vertical line."""
     mark_name: str = ""
+    is_wide: bool = False
+    """Whether it is drawn as wide as a page, instead of beside others."""
     spots: Sequence[tuple[float, float, str]] = ()
     """Points beside the series, (x, y, name), each with a mark of its own and its name in a legend."""
 
@@ -82,7 +94,8 @@ def draw_svg(chart: Chart, style: str = "") -> Markup:
     values += [chart.reference] if chart.reference is not None else []
     ticks = value_ticks(values, 4, from_zero=chart.from_zero)
     end = max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1.0
-    panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]))
+    size = WIDE_PANEL if chart.is_wide else ()
+    panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]), *size)
     return panel.svg(
         f"{chart.title}: {chart.show(chart.last)} at {chart.known[-1][0]:,.0f} {chart.x_name}",
         *panel.levels(ticks, [chart.tick(tick) for tick in ticks] if chart.tick else tick_labels(ticks)),

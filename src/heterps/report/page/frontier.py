@@ -45,6 +45,7 @@ def frontier_chart(frontier: Frontier, floor: float, spots: Sequence[Spot] = (),
         mark=floor,
         mark_name=floor_name,
         spots=spots,
+        is_wide=True,
     )
 
 

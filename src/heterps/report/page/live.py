@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from heterps.report.emulated import is_emulated, scale_of
 from heterps.report.figures import duration, rate, usd
 from heterps.report.meaning import RUNNING
 from heterps.report.page.run import headline_tiles, render_run
@@ -95,7 +96,7 @@ def _tiles(
         (
             "Samples/s now",
             rate(speed),
-            f"{duration(left / speed)} left" if speed else "it begins",
+            _left(status, left / speed) if speed else "it begins",
         ),
         ("Cost so far", usd(status["usd"]), bill),
     ]
@@ -108,6 +109,13 @@ def _tiles(
         less = f"{size(saved(traffic))} saved" if saved(traffic) else ""
         tiles.append(("Traffic", size(travelled(traffic)), less))
     return tiles
+
+
+def _left(status: dict[str, Any], left_s: float) -> str:
+    """Return how long the rest will take: of emulated units, in their seconds and in those of this machine."""
+    if not is_emulated(status):
+        return f"{duration(left_s)} left"
+    return f"{duration(left_s)} left, emulated; {duration(left_s * scale_of(status))} here"
 
 
 def _notes(status: dict[str, Any]) -> list[str]:

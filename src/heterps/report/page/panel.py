@@ -11,6 +11,8 @@ from markupsafe import Markup, escape
 from heterps.report.figures import short
 
 WIDTH, HEIGHT = 440, 206
+WIDE_PANEL = 720, 300, 72, 20, 14, 40
+"""Width, height and margins of a chart as wide as a page."""
 """Size of a small chart, in pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
 """Margins of a small chart, in pixels."""
