@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Every process of a job imports torch and numba: 2 s with their bytecode, 6 s where it is compiled each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo test suite cluster-test soak check docs site clean-kernels clean
+.PHONY: setup demo test suite cluster-test soak check docs site links clean-kernels clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,10 @@ docs: setup
 # The pages of docs/ and benchmarks/ as a site; a warning, such as a link that leads nowhere, is an error.
 site: setup
 	$(BIN)/python -m sphinx -W --keep-going -n -q -c docs . docs/_build/html
+
+# Asks the other sites that pages link to whether the links still lead somewhere. No test does.
+links: setup
+	$(BIN)/python -m sphinx -b linkcheck -q -c docs . docs/_build/links
 
 # Compiled kernels stay beside their sources. One that calls a kernel of another file does not notice its changes.
 clean-kernels:

@@ -24,15 +24,17 @@ import pytest
 import typer.main
 import yaml
 from pydantic import BaseModel
+from typer.testing import CliRunner
 
 from heterps.cli import UsageError, app
 from heterps.config import Cluster, Job, Schema, load_cluster, load_job
 from heterps.data.generate import generate
 from heterps.launch import train
 from heterps.sim import Scenario
+from heterps.sim.scenario import load_scenario
 
 ROOT = Path(__file__).parent.parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "benchmarks").rglob("*.md"))]
 BLOCK = re.compile(r"<!-- (run|file: (?P<name>\S+)) -->\n```\w+\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 CODE = re.compile(r"^(?P<before>[^\n]*)\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
 PARTS: tuple[type[BaseModel], ...] = (Job, Schema, Cluster, Scenario)
@@ -99,7 +101,8 @@ def test_marked_blocks_run(page: Path, folder: Path) -> None:
 def test_job_and_cluster_files_are_valid(page: Path, folder: Path) -> None:
     for path in write_files(page, folder):
         if path.suffix == ".yaml":
-            (load_cluster if "cluster" in path.name else load_job)(path)
+            read = load_scenario if "scenario" in path.name else load_cluster if "cluster" in path.name else load_job
+            read(path)
 
 
 def test_every_job_of_the_tutorial_trains(folder: Path) -> None:
@@ -179,6 +182,39 @@ def test_whole_command_lines_are_complete() -> None:
             command.make_context(line, words)
         except UsageError as error:
             pytest.fail(f"{line}: {error.format_message()}")
+
+
+def test_tables_of_simulated_workers_are_those_of_the_commands(folder: Path) -> None:
+    page = ROOT / "docs" / "how-to" / "choose-a-policy.md"
+    write_files(page, folder)
+    text = page.read_text(encoding="utf-8")
+    shown = re.findall(r"^\$ heterps (simulate --(?:workers|scenario) .*)\n((?:[^$`].*\n)+)", text, re.MULTILINE)
+    shown = [(command, table) for command, table in shown if "--job" not in command]
+    assert len(shown) == 2
+    for command, table in shown:
+        printed = CliRunner().invoke(app, command.split()).output
+        lines = [line.rstrip() for line in printed.splitlines()]
+        assert lines[: table.count("\n")] == [line.rstrip() for line in table.splitlines()], command
+
+
+def benchmark_commands() -> list[tuple[str, str]]:
+    """Commands of benchmarks on all pages, in blocks and in prose, which may be broken over two lines."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"\s*\\\n\s*", " ", page.read_text(encoding="utf-8"))
+        found += [(name_of(page), line) for line in re.findall(r"python (benchmarks/[^`\n|;&#]*)", text)]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize(("page", "line"), benchmark_commands())
+def test_commands_of_benchmarks_exist_with_their_options(page: str, line: str) -> None:
+    script, *words = line.split()
+    text = (ROOT / script).read_text(encoding="utf-8")
+    for imported in re.findall(r"^from (\w+) import", text, re.MULTILINE):  # what a script has from beside it
+        beside = (ROOT / script).with_name(f"{imported}.py")
+        text += beside.read_text(encoding="utf-8") if beside.is_file() else ""
+    for option in re.findall(r"(?:^|\s)(--[a-z][\w-]*)", " ".join(words)):
+        assert f'"{option}"' in text, f"{page}: `python {line}`: there is no {option}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

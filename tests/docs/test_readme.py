@@ -27,6 +27,11 @@ def test_it_is_short() -> None:
     assert max(map(len, lines)) < 120
 
 
+def test_ten_lines_are_ten() -> None:
+    code = README.partition("## Ten lines")[2].partition("```python\n")[2].partition("```")[0]
+    assert len([line for line in code.splitlines() if line]) == 10
+
+
 def rows_of_the_table() -> dict[str, list[str]]:
     """The table of bills by its first column."""
     rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in README.splitlines() if row.startswith("|")]
