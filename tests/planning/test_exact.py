@@ -285,7 +285,7 @@ def test_no_multipliers_raise_the_bound_of_chains_above_the_least_weight(seed: i
     found, rng, bounds = chains.Chains(problem), np.random.default_rng(0), []
     for size in (0.0, 0.1, 1.0, 10.0, 100.0):
         for _ in range(4):
-            found.values = problem.prices + size * rng.random(len(problem.resources))
+            found.multipliers = size * rng.random(len(problem.resources))
             bounds.append(found.bound(tau, tau, math.inf))
     assert 0.5 * least < max(bounds) <= least * (1 + 1e-9)
 

@@ -10,7 +10,7 @@ import pytest
 
 from heterps.config import Cluster, Machine, Resource, Spot
 from heterps.config.policy_words import parse_policy
-from heterps.planning import chains
+from heterps.planning import offer_chains
 from heterps.planning.chain_kernels import count_units
 from heterps.planning.cost import Problem
 from heterps.planning.kernels import traffic_of
@@ -28,7 +28,7 @@ from heterps.profiling.profile import Cost, LayerProfile, Profile
 def test_no_values_of_units_raise_the_bound_above_the_least_cover(seed: int, risk: float) -> None:
     """Spot units up to a limit, machines of several units, billing steps, start-up and traffic, at any tau."""
     problem = problem_of_offers(seed, risk)
-    rng, found, hi = np.random.default_rng(seed), chains.Chains(problem), problem.tau_max
+    rng, found, hi = np.random.default_rng(seed), offer_chains.OfferChains(problem), problem.tau_max
     for width in (1.0, 1.1, 3.0):
         least = min(least_cover(problem, tau) for tau in np.geomspace(hi / width, hi, 9))
         for size in (0.0, 0.3, 1.0, 3.0, 10.0):
@@ -39,7 +39,7 @@ def test_no_values_of_units_raise_the_bound_above_the_least_cover(seed: int, ris
 @pytest.mark.parametrize("seed", range(6))
 def test_the_best_values_come_near_the_least_cover(seed: int) -> None:
     problem = problem_of_offers(seed, 0.0)
-    found, tau = chains.Chains(problem), problem.tau_max
+    found, tau = offer_chains.OfferChains(problem), problem.tau_max
     servers, least = found._servers(tau), least_cover(problem, tau)
     assert servers is not None
     known = found.bound(tau, tau, math.inf)
@@ -91,7 +91,7 @@ def least_cover(problem: Problem, tau: float) -> float:
 def test_a_search_among_offers_finds_the_cheapest_plan(
     seed: int, floor: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chains, "SMALL", 0)  # as in large problems, values come before labels
+    monkeypatch.setattr(offer_chains, "SMALL", 0)  # as in large problems, values come before labels
     problem = with_floor(problem_of_offers(seed, 2.0), floor)
     exact = search(problem, Exact(problem, seed=0), SearchBudget())
     brute = search(problem, Brute(problem, seed=0), SearchBudget())

@@ -1,13 +1,13 @@
 """Find the cheapest schedule for a given tau, with limits and servers: the core of the exact scheduler.
 
     least(tau)  1. the servers take their least count from the limit of their resource
-                2. lightest chain of stages, each unit at its value: a lower bound whatever the values (unit_values.py)
-                3. heavier than the cutoff: done. As heavy as its own bill, within the limits: it is the cheapest
+                2. lightest chain of stages at prices + multipliers: a lower bound whatever the multipliers (Lagrange)
+                3. heavier than the cutoff: done. Within the limits and nothing paid to multipliers: it is the cheapest
                 4. otherwise labels, which carry the units used; few suffice for most problems
-                5. still undecided: the values with the highest bound, then more labels, which that bound prunes
+                5. still undecided: the multipliers with the highest bound, then more labels, which that bound prunes
 
 `weight` is a bill in USD, divided by the constant Problem.hours_per_tau: tau * rate if units are sold one by one. Where
-they are not (market.py), labels carry units and traffic, and are weighed by their cover.
+they are not (market.py), chains are found at prices that no cover undercuts, and labels are weighed by their cover.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from heterps.planning import chain_kernels as kernels
-from heterps.planning.cost import ROUNDING, UNLIMITED, Floats, Ints, Problem, Schedules
+from heterps.planning.cost import ROUNDING, Floats, Ints, Problem, Schedules
 from heterps.planning.kernels import least_count, traffic_of
 from heterps.planning.labels import Labels
 from heterps.planning.market import all_paid_s, cover, stretch
-from heterps.planning.unit_values import Column, best_values, sold_singly
 
 LABELS = (12, 48, 192)
 """Largest number of labels per state, by effort."""
 SMALL = 200
-"""Number of states up to which labels are faster than better values."""
+"""Number of states up to which labels are faster than multipliers."""
 EFFORTS = len(LABELS)
 MOST_COLUMNS, NEAR = 60, 1e-4
-"""Largest number of chains made to find the best values, and the relative gap to the best bound at which to stop."""
+"""Largest number of chains made to find the multipliers, and the relative gap to the best bound at which to stop."""
 SLACK = 1.01
 """A chain is given up if it weighs more than this times the cutoff; each such bound allows a step in tau."""
 
@@ -67,16 +66,14 @@ class Chains:
         self._memory, self._started = problem.memory, problem.market.started
         self._most = problem.most_workers
         self._offers = None if problem.market.linear or prices is not None else problem.market.offers
-        self._sold = self._offers or sold_singly(self.prices, self.limits, self._started)
-        self._is_risky = bool(self._sold.risk.any())
         num_resources, num_layers = self.terms.shape[:2]
-        self.values = np.array(self.prices, np.float64)
+        self.multipliers = np.zeros(num_resources)
         table = (num_layers + 1, num_resources)
         self._to_go, self._others = np.empty(table), np.empty(table)
         self._last, self._follow = np.zeros(table, np.int64), np.zeros(table, np.int64)
         # The resources whose units labels compare: those whose limits have ever been exceeded, or all of a market.
         self._tracked = np.full(num_resources, self._offers is not None)
-        self._columns: list[Schedules] = []  # the chains that determined the current values
+        self._columns: list[Schedules] = []  # the chains that determined the current multipliers
 
     def fastest_s(self) -> float:
         """Lower bound on tau, in seconds, above 0; infinite if servers are needed and cannot be rented."""
@@ -100,22 +97,21 @@ class Chains:
 
     def bound(self, lo: float, hi: float, cutoff: float) -> float:
         """Lower bound on the weight of plans with a tau in [lo, hi]; at most the cutoff."""
-        servers = self._servers(hi)
-        return self._lightest(lo, hi, servers, cutoff)[0] if servers is not None else cutoff
+        free, servers = self._servers(lo, hi)
+        return (
+            self._lightest(lo, hi, free, self.multipliers, cutoff - servers) + servers if free is not None else cutoff
+        )
 
     def unlimited(self, tau: float, scarcity: float) -> Schedules | None:
         """Find the cheapest schedule for tau if limits apply to each station alone, not to their sum.
 
         A `scarcity` above 0 raises the prices of rare resources, so that sums exceed limits less often.
         """
-        servers = self._servers(tau)
-        if servers is None:
-            return None
-        known = self.values
+        free, _ = self._servers(tau, tau)
         dear = scarcity * float(self.prices @ self.limits) / np.maximum(self.limits, 1) / len(self.limits)
-        self.values = self.prices + dear
-        self._lightest(tau, tau, servers, np.inf)
-        self.values = known
+        if free is None:
+            return None
+        self._lightest(tau, tau, free, dear, np.inf)
         return self._read()
 
     def least(self, tau: float, cutoff: float, effort: int = EFFORTS - 1) -> Chain:
@@ -123,74 +119,71 @@ class Chains:
 
         Raises Undecided if it cannot be proven with this `effort`, 0 to EFFORTS - 1.
         """
-        servers = self._servers(tau)  # [1]
-        if servers is None:
+        free, servers = self._servers(tau, tau)  # [1]
+        if free is None:
             return Chain(np.inf)
         best = Chain(cutoff * SLACK)
-        bound, _ = self._lightest(tau, tau, servers, best.weight)  # [2]
+        bound = self._lightest(tau, tau, free, self.multipliers, best.weight - servers) + servers  # [2]
         schedule = self._read()
         if schedule is None or bound >= best.weight:  # [3]
             return best
-        units = self._units(schedule, tau) + servers
-        self._tracked |= units > self.limits
-        if (units <= self.limits).all() and (weight := self._weigh(units, tau, schedule)) < best.weight:
-            best = Chain(weight, schedule)
-            if weight <= bound * (1 + ROUNDING):
-                return best
+        units = self._units(schedule, tau)
+        self._tracked |= units > free
+        if (units <= free).all():
+            weight = self._weigh(units + (self.limits - free), tau, schedule, bound)
+            if weight <= bound * (1 + ROUNDING) and not (self.multipliers * (units - free)).any():
+                return Chain(weight, schedule)
+            if self._offers is not None and weight < best.weight:
+                best = Chain(weight, schedule)
         if self._others.size <= SMALL:  # [4]
-            best, missed = self._by_labels(tau, best, servers, LABELS[0])
+            best, missed = self._by_labels(tau, best, free, servers, LABELS[0])
             bound = max(bound, min(missed, best.weight))
         if bound < best.weight * (1 - ROUNDING):  # [5]
-            bound = max(bound, self._raise_bound(tau, best.weight, servers))
+            bound = max(bound, self._raise_bound(tau, best.weight, free, servers))
         for width in LABELS[: effort + 1]:
             if bound >= best.weight * (1 - ROUNDING):
                 return best
-            best, missed = self._by_labels(tau, best, servers, width)
+            best, missed = self._by_labels(tau, best, free, servers, width)
             bound = max(bound, min(missed, best.weight))
         if bound >= best.weight * (1 - ROUNDING):
             return best
         raise Undecided(best.schedule, bound)
 
-    def _servers(self, tau: float) -> Ints | None:
-        """Return the units of each resource [T] that the servers take, or None if they need more than the limit."""
-        servers = np.zeros(len(self.limits), np.int64)
+    def _servers(self, lo: float, hi: float) -> tuple[Ints | None, float]:
+        """Return the units of each resource that the servers leave, or None if they need too many, and the weight of
+        the servers with their disks.
+        """
         if self.server_s == 0:
-            return servers
+            return self.limits, 0.0
         limit = int(self.limits[self.server]) if self.server >= 0 else 0
-        count = max(least_count(self.server_s, 0.0, 0.0, 0.0, tau, limit), self.least_servers)
-        servers[self.server] = count
-        return servers if count <= limit else None
+        count = max(least_count(self.server_s, 0.0, 0.0, 0.0, hi, limit), self.least_servers)
+        if count > limit:
+            return None, np.inf
+        free = self.limits.copy()
+        free[self.server] -= count
+        seconds = max(lo * count, self.server_s) + float(self._started[self.server]) * count
+        seconds = max(seconds, float(self._paid(lo)[self.server]) * count)
+        return free, float(self.prices[self.server]) * seconds + self._disk_usd * lo
 
-    def _weigh(self, units: Ints, tau: float, schedule: Schedules) -> float:
-        """Return what all `units` cost, with servers, traffic and disks: the cheapest cover if there are offers."""
-        besides = self._traffic(schedule) + self._disk_usd * tau
+    def _weigh(self, units: Ints, tau: float, schedule: Schedules, linear: float) -> float:
+        """Return what all `units` cost, with servers: the cheapest cover, or `linear` if they are sold one by one."""
         if self._offers is None:
-            return float(self.prices @ ((tau + self._started) * units)) + besides
-        return float(cover(self._offers, units, tau, besides, np.empty(len(self._offers.usd), np.int64)))
+            return linear
+        taken = np.empty(len(self._offers.usd), np.int64)
+        return float(cover(self._offers, units, tau, self._traffic(schedule) + self._disk_usd * tau, taken))
 
     def _traffic(self, schedule: Schedules) -> float:
         return float(traffic_of(self._given, schedule)) if self._pays_egress else 0.0
 
-    def _lightest(self, lo: float, hi: float, servers: Ints, cutoff: float) -> tuple[float, float]:
-        """Return a bound on the weight of plans with a tau in [lo, hi], at most the cutoff, and what is part of it
-        beside the stages. Leaves the lightest chain for `_read`.
-        """
-        paid = self._paid(lo)
-        seconds = np.maximum(
-            np.maximum(lo * servers, self.server_s * (servers > 0)) + self._started * servers, paid * servers
-        )
-        fixed = float(self.values @ seconds) + self._disk_usd * lo
-        offers = all_paid_s(self._sold, lo)
-        given = (self._sold, offers, self.values, self._started, paid, lo, hi)
-        beside = fixed - kernels.refund(*given, 0.0)
-        stages = float(kernels.lightest_chain(
-            self.terms, self._borders, self.values, np.minimum(self.limits - servers, self._most), self._memory,
-            self._started, paid, lo, hi, cutoff - beside,
+    def _lightest(self, lo: float, hi: float, free: Ints, multipliers: Floats, cutoff: float) -> float:
+        refund = float(multipliers @ ((hi + self._started) * free))
+        weight = kernels.lightest_chain(
+            self.terms, self._borders, self.prices + multipliers, np.minimum(free, self._most), self._memory,
+            self._started, self._paid(lo),
+            lo, hi, cutoff + refund,
             self._to_go, self._others, self._last, self._follow,
-        ))  # fmt: skip
-        if self._is_risky:  # a plan without the time that interruptions take weighs at least stages + beside
-            beside = fixed - kernels.refund(*given, max(stages + beside, 0.0))
-        return min(stages + beside, cutoff), beside
+        )  # fmt: skip
+        return float(weight) - refund
 
     def _paid(self, tau: float) -> Floats:
         """Return the least seconds [T] that a unit of each resource is paid for, if a batch takes tau."""
@@ -215,66 +208,67 @@ class Chains:
         kernels.count_units(stages, schedule, units)
         return units
 
-    def _raise_bound(self, tau: float, ceiling: float, servers: Ints) -> float:
-        """Set the values to those with the highest bound, or with one at the ceiling, and return the bound.
+    def _raise_bound(self, tau: float, ceiling: float, free: Ints, servers: float) -> float:
+        """Set the multipliers to those with the highest bound, or with one at the ceiling, and return the bound.
 
-        Kelley's cutting planes: each chain limits the bound, linearly in the values; the next chain is the lightest one
-        at the values where the lowest of these limits is highest.
+        Kelley's cutting planes: each chain limits the bound, linearly in the multipliers; the next chain is the
+        lightest one at the multipliers where the lowest of these limits is highest. (The dual has them as columns.)
         """
-        columns = [column for one in self._columns if (column := self._column(one, tau, servers)) is not None]
-        shares: Floats = np.zeros(0)
-        highest, best, allowed = -np.inf, self.values, np.inf
-        paid, risk = all_paid_s(self._sold, tau), self._sold.risk
-        span = np.maximum(tau + self._started, self._paid(tau))
+        from scipy.optimize import linprog
+
+        columns = [(schedule, self._units(schedule, tau)) for schedule in self._columns]
+        highest, best = -np.inf, self.multipliers
         for _ in range(MOST_COLUMNS):
-            bound, _ = self._lightest(tau, tau, servers, np.inf)
+            span = tau + self._started
+            units = np.array([free, *(used for _, used in columns)]) * (span / tau)
+            fixed = np.array([0.0, *(self._traffic(schedule) / tau for schedule, _ in columns)])
+            rates = np.array([(ceiling - servers) / tau, *(float(self.prices @ used) for used in units[1:])]) + fixed
+            mixed = linprog(rates, units.T, units[0], np.ones((1, len(rates))), [1.0], method="highs-ds")
+            if not mixed.success:  # the solver gave up on its numbers: what is known so far is a bound as well
+                self.multipliers = best
+                return min(max(highest, 0.0), ceiling)
+            multipliers = np.maximum(-mixed.ineqlin.marginals, 0.0)
+            bound = self._lightest(tau, tau, free, multipliers, np.inf) + servers
             if bound > highest:
-                highest, best = bound, self.values
+                highest, best = bound, multipliers
+            if highest >= (mixed.fun * tau + servers) * (1 - NEAR):
+                break
             schedule = self._read()
-            if schedule is None or highest >= min(allowed, ceiling) * (1 - NEAR):
-                break
-            if (column := self._column(schedule, tau, servers)) is not None:
-                columns.append(column)
-            usd = self._sold.usd * paid + (risk * max(highest, 0.0) if self._is_risky else 0.0)
-            found = best_values(self._sold, usd / tau, columns, ceiling / tau)
-            if found is None:  # the solver gave up on its numbers: what is known so far is a bound as well
-                break
-            self.values, shares, allowed = found.values * tau / span, found.shares, found.bound * tau
-        self.values = best
-        self._columns = [column.schedule for column, share in zip(columns, shares, strict=False) if share > 0]
+            assert schedule is not None, "without a cutoff there is a chain: one was found before"
+            columns.append((schedule, self._units(schedule, tau)))
+        self.multipliers = best
+        self._columns = [schedule for (schedule, _), share in zip(columns, mixed.x[1:], strict=False) if share > 0]
         return min(highest, ceiling)
 
-    def _column(self, schedule: Schedules, tau: float, servers: Ints) -> Column | None:
-        """Return what a chain needs at tau, besides units as a rate; None if it is never that fast."""
-        units = self._units(schedule, tau) + servers
-        rate = self._traffic(schedule) / tau + self._disk_usd
-        return Column(schedule, units, rate) if (units < UNLIMITED).all() else None
-
-    def _by_labels(self, tau: float, known: Chain, servers: Ints, width: int) -> tuple[Chain, float]:
+    def _by_labels(self, tau: float, known: Chain, free: Ints, servers: float, width: int) -> tuple[Chain, float]:
         """Return the lighter of the known chain and the best that labels find, and a bound on the weight of others."""
-        _, beside = self._lightest(tau, tau, servers, np.inf)
-        free = self.limits - servers
-        started = np.maximum(self._started, self._paid(tau) - tau)
-        prices = self.prices if self._offers is None else np.zeros_like(self.prices)
-        multipliers = self.values - prices
+        self._lightest(tau, tau, free, self.multipliers, np.inf)
+        refund = float(self.multipliers @ ((tau + self._started) * free))
         while True:
-            tracked = np.flatnonzero(self._tracked | (self.values != self.prices))
+            tracked = np.flatnonzero(self._tracked | (self.multipliers > 0))
             labels = WeighedLabels(width, len(self._others) - 1, self._others.shape[1])
-            missed = beside + kernels.extend_labels(
-                self.terms, self._borders, prices, multipliers, free, self._memory, started,
-                np.minimum(free, self._most), tracked, tau, known.weight - beside,
+            missed = servers - refund + kernels.extend_labels(
+                self.terms, self._borders, self.prices, self.multipliers, free, self._memory, self._started,
+                np.minimum(free, self._most), tracked, tau,
+                known.weight - servers + refund,
                 self._others, labels.weight, labels.bound, labels.units, labels.before, labels.num,
             )  # fmt: skip
-            ends = labels.ends() if self._offers is not None else labels.lightest()
-            over = [labels.units[at] > free for at in ends]
-            if self._offers is None and any(one.any() for one in over):
-                self._tracked |= over[0]
-                continue
-            for at in ends:
-                weight = self._weigh(labels.units[at] + servers, tau, labels.schedule(at))
-                if weight < known.weight:
-                    known = Chain(weight, labels.schedule(at))
-            return known, missed
+            if self._offers is not None:
+                weights = {
+                    at: self._weigh(labels.units[at] + (self.limits - free), tau, labels.schedule(at), 0.0)
+                    for at in labels.ends()
+                }
+                label = min(weights, key=weights.__getitem__, default=-1)
+                if label < 0 or weights[label] >= known.weight:
+                    return known, missed
+                return Chain(weights[label], labels.schedule(label)), missed
+            label = labels.lightest()
+            if label < 0 or labels.weight[label] + servers >= known.weight:
+                return known, missed
+            over = labels.units[label] > free
+            if not over.any():
+                return Chain(float(labels.weight[label]) + servers, labels.schedule(label)), missed
+            self._tracked |= over
 
 
 class WeighedLabels(Labels):
@@ -285,6 +279,6 @@ class WeighedLabels(Labels):
         self.weight, self.bound = np.empty(self.total), np.empty(self.total)
         self.units = np.empty((self.total, num_resources), np.int64)
 
-    def lightest(self) -> list[int]:
-        """Return the index of the lightest label that covers all layers, if there is one."""
-        return sorted(self.ends(), key=lambda label: float(self.weight[label]))[:1]
+    def lightest(self) -> int:
+        """Return the index of the lightest label that covers all layers; -1 if there is none."""
+        return min(self.ends(), key=lambda label: float(self.weight[label]), default=-1)
