@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from elastic import CLUSTER, make_plan
 
-from heterps.config import Cluster, Data, Job, load_cluster
+from heterps.config import Cluster, Data, Job, load_cluster, load_job
 from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.launch.replanning import Wishes, ask_to_follow, new_cluster, propose, write_files
+from heterps.planning.api import make_problem
+from heterps.planning.bill import bill as bill_of
 from heterps.planning.plan import load_plan
-from heterps.profiling.profile import Cost, LayerProfile, Profile, load_profile
+from heterps.profiling.profile import Cost, LayerProfile, Profile, ProfiledJob, load_profile
 from heterps.training.run.commands import CommandReply
 from heterps.training.run.control import Found
 from heterps.training.run.folder import ALWAYS_MEASURED
@@ -51,6 +53,34 @@ def test_what_runs_is_billed_for_what_is_left_with_the_counts_that_it_has(found)
     assert proposal.old.stages[0].count == 2
     assert proposal.old.throughput == pytest.approx(640)
     assert proposal.old.usd == pytest.approx(32_000 / 640 / 3600 * 3)  # 2 cpu and a server at 1 USD
+
+
+@pytest.mark.parametrize("profiled_for", [None, ProfiledJob(sync="asp")])
+def test_plans_are_billed_for_the_job_that_runs_whatever_job_was_profiled(found, profiled_for):
+    """As `heterps plan` does with a profile of that job: with all-reduce no weights go to servers."""
+    path = found.directory / "profile.json"
+    profile = load_profile(path)
+    moved = [layer.model_copy(update={"dense_bytes": 10**9, "weight_bytes": 10**9}) for layer in profile.layers]
+    profile = profile.model_copy(update={"version": 2, "layers": tuple(moved), "job": profiled_for})
+    profile.write(path)
+    job = load_job(found.folder / "job.yaml")
+    resources = {name: one.model_copy(update={"port_gbps": 10.0}) for name, one in job.cluster.resources.items()}
+    cluster = job.cluster.model_copy(update={"resources": resources})
+    running = load_plan(found.folder / "plan.json").model_copy(update={"sync": "bsp", "lanes": 2})
+    running.write(found.folder / "plan.json")
+
+    def told(dense):
+        workers = job.workers.model_copy(update={"dense": dense})
+        changed = job.model_copy(update={"workers": workers, "cluster": cluster})
+        (found.folder / "job.yaml").write_text(dump_yaml(changed))
+        of_job = profile.model_copy(update={"job": ProfiledJob.of(changed)})
+        problem = make_problem(of_job, cluster, 1.0, 32_000)
+        proposal = propose(found, status(workers=2), Wishes())
+        stages = [running.stages[0].model_copy(update={"count": 2})]
+        assert proposal.old.throughput == pytest.approx(bill_of(problem, stages, 1).throughput)
+        return proposal.old.throughput
+
+    assert told("all_reduce") > 1.01 * told("servers")
 
 
 def test_the_plan_that_runs_stays_where_nothing_is_cheaper(found):

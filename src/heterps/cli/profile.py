@@ -16,7 +16,7 @@ from heterps.yamlfile import parse, read_text
 
 if TYPE_CHECKING:
     from heterps.profiling.job import UnitsFrom
-    from heterps.profiling.profile import Profile, ProfiledJob
+    from heterps.profiling.profile import Profile
 
 EXAMPLES = examples(
     "heterps profile examples/ctr.yaml --out profile.json",
@@ -91,7 +91,7 @@ def profile(
     json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON instead of a table.")] = False,
 ) -> None:
     """Trace a model into layers and measure each; devices that are not here are estimated, and marked so."""
-    from heterps.profiling.profile import load_profile
+    from heterps.profiling.profile import ProfiledJob, load_profile
 
     check_folders(profile=out)
     others = [load_profile(path) for path in merge or ()]
@@ -112,23 +112,12 @@ def profile(
         )
     result = others[0].merge(*others[1:])
     if job is not None:
-        result = result.model_copy(update={"version": 2, "job": _profiled(chosen)})
+        result = result.model_copy(update={"version": 2, "job": ProfiledJob.of(chosen)})
     write_file(out, "profile", result.write, "Choose another place with --out")
     if json:
         print_json(result.model_dump_json(indent=1))
     else:
         _show(result, out, _cluster_file(job))
-
-
-def _profiled(job: Job) -> ProfiledJob:
-    from heterps.profiling.profile import ProfiledJob
-
-    return ProfiledJob(
-        sync=job.sync.label,
-        dense=job.workers.dense,
-        replacements=job.workers.replacements,
-        replicas=job.servers.replicas if job.servers is not None else 0,
-    )
 
 
 def _choose(job: Job | None, factory: str | None, batch_size: int | None) -> Job:

@@ -31,7 +31,7 @@ from heterps.planning.local import ThisMachine, local_plan, local_prediction
 from heterps.planning.plan import Plan
 from heterps.planning.prediction import Prediction
 from heterps.planning.real import port_bytes_per_s
-from heterps.profiling.profile import Profile, load_profile
+from heterps.profiling.profile import Profile, ProfiledJob, load_profile
 from heterps.profiling.units import num_cores
 from heterps.report.run_details import named_profile
 from heterps.temporary import owned_folder, temporary_name
@@ -280,6 +280,7 @@ def throughput_in_rounds(job: Job, plan: Plan) -> float | None:
     layout = job_layout(job, plan)
     try:
         profile = load_profile(job.profile)
-        return batch_size / round_seconds(profile, job.cluster, layout, plan.servers.count, batch_size)
+        known, servers = ProfiledJob.of(job), plan.servers.count
+        return batch_size / round_seconds(profile, job.cluster, layout, servers, batch_size, known)
     except ConfigError:
         return None

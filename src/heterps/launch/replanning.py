@@ -23,9 +23,10 @@ from heterps.config import Cluster, Job, load_cluster, load_job
 from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.planning.api import CostModel, make_problem, plan
 from heterps.planning.correct import correct
+from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan, check_plan, load_plan
 from heterps.planning.trial import trial_of_run
-from heterps.profiling.profile import Profile, load_profile
+from heterps.profiling.profile import Profile, ProfiledJob, load_profile
 from heterps.training.protocol.emulation import lacks_devices
 from heterps.training.run.commands import Replan
 from heterps.training.run.control import Found
@@ -190,8 +191,10 @@ def _corrected(
     slowest = _billed(plan, alone, cluster, 1).throughput
     if not slowest:
         return profile
-    reached = min(throughput / slowest, 1.0)
-    return alone.model_copy(update={"version": 2, "reached": reached, "reached_for": plan.sync})
+    conditions, reached = _problem(plan, alone, cluster, 1).conditions, min(throughput / slowest, 1.0)
+    policy = conditions.sync if conditions is not None else None
+    reached_for = policy.label if policy is not None else None
+    return alone.model_copy(update={"version": 2, "reached": reached, "reached_for": reached_for})
 
 
 def write_files(folder: Path, proposal: Proposal) -> Replan:
@@ -237,9 +240,11 @@ def new_cluster(cluster: Cluster, wishes: Wishes) -> Cluster:
 
 
 def _profile(job: Job, found: Found, wishes: Wishes) -> Profile | None:
+    """The profile of the running job, with the job as it runs, which may be another than the one that was profiled."""
     path = wishes.profile or (found.directory / job.profile if job.profile is not None else None)
     if path is not None:
-        return load_profile(path).at_batch_size(job.data.batch_size)
+        profile = load_profile(path).at_batch_size(job.data.batch_size)
+        return profile.model_copy(update={"job": ProfiledJob.of(job)})
     if wishes.plan is not None:
         return None
     raise ConfigError(
@@ -255,9 +260,7 @@ def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int)
     unknown = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
     if profile is None or not set(plan.units) <= set(cluster.resources):
         return plan.model_copy(update=unknown)
-    limits = {name: max(resource.limit, plan.units.get(name, 0)) for name, resource in cluster.resources.items()}
-    roomy = new_cluster(cluster, Wishes(limits=limits))
-    problem = make_problem(profile, roomy, 1.0, samples, cost=_cost_model(plan), sync=plan.sync)
+    problem = _problem(plan, profile, cluster, samples)
     if problem.num_layers != plan.stages[-1].last + 1:
         raise ConfigError(
             f"the profile of {profile.model!r} has {problem.num_layers} layers and the plan has "
@@ -267,6 +270,13 @@ def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int)
     figures: dict[str, Any] = {"throughput": predicted.throughput, "hours": predicted.hours, "usd": predicted.usd}
     figures |= {"rented": predicted.rented, "lanes": predicted.lanes}
     return plan.model_copy(update=figures | {"bottleneck": predicted.bottleneck, "gap": None, "optimal_usd": None})
+
+
+def _problem(plan: Plan, profile: Profile, cluster: Cluster, samples: int) -> Problem:
+    """The problem by which a plan is billed, with limits that allow the plan."""
+    limits = {name: max(resource.limit, plan.units.get(name, 0)) for name, resource in cluster.resources.items()}
+    roomy = new_cluster(cluster, Wishes(limits=limits))
+    return make_problem(profile, roomy, 1.0, samples, cost=_cost_model(plan), sync=plan.sync)
 
 
 def _cost_model(plan: Plan) -> CostModel:

@@ -13,7 +13,7 @@ from heterps.config import Cluster, PolicyConfig
 from heterps.config.policy_words import parse_policy
 from heterps.errors import ConfigError, HeterpsError, PlanInfeasible
 from heterps.planning.plan import Plan
-from heterps.profiling.profile import Dense, Profile, ProfiledJob
+from heterps.profiling.profile import Dense, Profile
 
 if TYPE_CHECKING:
     from heterps.planning.cost import Problem
@@ -117,7 +117,7 @@ def make_problem(
 ) -> Problem:
     """Make the problem of `plan`. Without a throughput the deadline gives the floor. Raises ConfigError."""
     from heterps.planning.cost import Problem
-    from heterps.planning.real import Conditions
+    from heterps.planning.real import conditions_of
 
     policy = parse_policy(sync) if isinstance(sync, str) else sync
     asked = any(option is not None for option in (policy, rows, rows_in_memory, deadline, max_staleness, lanes, dense))
@@ -127,14 +127,11 @@ def make_problem(
     conditions = None
     if is_real and policy is None and profile.job is not None:
         policy = parse_policy(profile.job.sync)
-    job = profile.job or ProfiledJob()
     if is_real:
-        conditions = Conditions(
-            policy, rows=rows, rows_in_memory=1.0 if rows_in_memory is None else rows_in_memory,
+        conditions = conditions_of(
+            profile.job, policy, dense, rows=rows, rows_in_memory=1.0 if rows_in_memory is None else rows_in_memory,
             lanes=tuple(lanes) if lanes else None, max_staleness=max_staleness,
             most_workers=None if max_staleness is None else (max_staleness + 1) // 2,
-            all_reduce=(dense or (job.dense if policy is not None and policy.in_rounds else None)) == "all_reduce",
-            replaces=job.replacements > 0, mirrored=job.replicas > 0,
         )  # fmt: skip
     floor = throughput
     if deadline is not None:

@@ -17,6 +17,7 @@ from heterps.planning.kernels import (
     least_for_memory,
     station_count,
 )
+from heterps.planning.market import Offers
 
 # --- chains ----------------------------------------------------------------------------------------------------------
 #
@@ -115,6 +116,35 @@ def lightest_chain(
                     others[first, t] = to_go[first, s] + borders[first, t, s]
                     follow[first, t] = s
     return float(min(to_go[0].min(), cutoff))
+
+
+@compiled
+def refund(
+    offers: Offers,
+    paid: Floats,
+    values: Floats,
+    started: Floats,
+    least: Floats,
+    lo: float,
+    hi: float,
+    weight: float,
+) -> float:
+    """Return by how much units at their values cost more than all offers together that have them, at any tau in
+    [lo, hi], a little more for the rounding of large sums.
+
+    A unit costs at most value * max(tau + started, least), with what is paid at `lo` in `least` [T]; an offer at least
+    usd * max(tau + its start, paid), with what is paid at `lo` in `paid` [J], and its risk times `weight`.
+    """
+    total = 0.0
+    for j in range(offers.usd.shape[0]):
+        most = 0.0
+        for at in (lo, hi, min(max(paid[j] - offers.started[j], lo), hi)):  # only there, what it is above may bend down
+            over, size = -offers.risk[j] * weight - offers.usd[j] * max(at + offers.started[j], paid[j]), 0.0
+            for t in range(values.shape[0]):
+                size += offers.units[j, t] * values[t] * max(at + started[t], least[t])
+            most = max(most, over + size * (1.0 + 1e-15))
+        total += most * offers.limits[j]
+    return total
 
 
 @compiled
@@ -295,6 +325,7 @@ def compile_all() -> None:
     lightest_chain(
         terms, borders, prices, limits, memory, started, started, 9.0, 9.0, 99.0, to_go, others, last, follow
     )
+    refund(EXAMPLE.offers, started, prices, started, started, 9.0, 9.0, 0.0)
     read_chain(to_go, last, follow, np.zeros(1, np.int16))
     count_units(EXAMPLE, np.zeros(1, np.int16), num[0])
     extend_labels(

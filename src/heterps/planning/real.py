@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,7 @@ from heterps.devices import is_cpu
 from heterps.errors import ConfigError
 from heterps.offers import SOLD
 from heterps.planning.lanes import LANES_HELD
-from heterps.profiling.profile import Cost, LayerProfile, Overhead, Profile
+from heterps.profiling.profile import Cost, Dense, LayerProfile, Overhead, Profile, ProfiledJob
 
 Floats = npt.NDArray[np.float64]
 
@@ -84,6 +84,25 @@ class Conditions:
     @property
     def in_rounds(self) -> bool:
         return self.sync is not None and self.sync.in_rounds
+
+
+def conditions_of(
+    job: ProfiledJob | None, sync: PolicyConfig | None, dense: Dense | None = None, **more: Any
+) -> Conditions:
+    """Return the conditions of a job with the policy `sync`: `job` is what is known of it, None if nothing is.
+
+    dense  how weights are kept in step; None: in rounds as in the job
+    more   other fields of Conditions
+    """
+    known = job or ProfiledJob()
+    kept = dense or (known.dense if sync is not None and sync.in_rounds else "servers")
+    return Conditions(
+        sync,
+        all_reduce=kept == "all_reduce",
+        replaces=known.replacements > 0,
+        mirrored=known.replicas > 0,
+        **more,
+    )
 
 
 def port_bytes_per_s(cluster: Cluster, name: str) -> float | None:

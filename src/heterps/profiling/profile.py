@@ -20,7 +20,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from heterps.config import Cluster
+from heterps.config import Cluster, Job
 from heterps.config.base import Record
 from heterps.errors import ConfigError
 from heterps.offers import OFFERS
@@ -209,6 +209,13 @@ class ProfiledJob(FiniteRecord):
     dense: Dense = Field("servers", description="`workers.dense`: how weights are kept in step.")
     replacements: NonNegativeInt = Field(6, description="`workers.replacements`: lost workers replaced an hour.")
     replicas: NonNegativeInt = Field(0, description="`servers.replicas`: mirrors of each server.")
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Return what plans take from this job."""
+        replicas = job.servers.replicas if job.servers is not None else 0
+        workers = job.workers
+        return cls(sync=job.sync.label, dense=workers.dense, replacements=workers.replacements, replicas=replicas)
 
 
 class Profile(FiniteRecord):

@@ -25,6 +25,7 @@ import numpy as np
 
 from heterps.planning.chains import EFFORTS, Chains, Undecided
 from heterps.planning.cost import ROUNDING, Problem, Schedules
+from heterps.planning.offer_chains import OfferChains
 from heterps.planning.provisioners.base import Bills
 from heterps.planning.provisioners.exact import exact
 
@@ -62,7 +63,9 @@ class Exact:
 
     def __init__(self, problem: Problem, seed: int) -> None:  # noqa: ARG002 - nothing here is random
         is_free = not (problem.market.offers.usd.any() or problem.pays_egress or problem.disk_usd)
-        self._chains = Chains(problem, np.ones_like(problem.prices) if is_free else None)
+        prices = np.ones_like(problem.prices) if is_free else None
+        in_offers = prices is None and not problem.market.linear
+        self._chains: Chains | OfferChains = OfferChains(problem) if in_offers else Chains(problem, prices)
         self._problem = problem
         offers = problem.market.offers
         in_steps = bool(offers.step.any() or offers.least.any())

@@ -8,20 +8,34 @@ from heterps.config import BSP, Cluster
 from heterps.errors import ConfigError
 from heterps.planning.cost import Problem
 from heterps.planning.plan import Stage
-from heterps.planning.real import Conditions
+from heterps.planning.real import conditions_of
 from heterps.planning.rounds import evaluate
-from heterps.profiling.profile import Profile
+from heterps.profiling.profile import Profile, ProfiledJob
 from heterps.training.protocol.layout import Layout
 
 
-def round_seconds(profile: Profile, cluster: Cluster, layout: Layout, num_servers: int, batch_size: int) -> float:
-    """Seconds between two batches in BSP, by the lanes that `layout` has; infinite if memory does not suffice."""
+def round_seconds(
+    profile: Profile,
+    cluster: Cluster,
+    layout: Layout,
+    num_servers: int,
+    batch_size: int,
+    job: ProfiledJob | None = None,
+) -> float:
+    """Seconds between two batches in BSP, by the lanes that `layout` has; infinite if memory does not suffice.
+
+    `job` is what is known of the job that runs; None: that of the profile.
+    """
     check_costs(profile.on(cluster), layout)
     used = {name: cluster.resources[name] for name in (*(s.resource for s in layout.stages), cluster.server_resource)}
     rented = {name: resource.model_copy(update={"limit": max(resource.limit, 1)}) for name, resource in used.items()}
     of_layout = cluster.model_copy(update={"resources": rented})  # others need no costs, limits are not asked for
     problem = Problem(
-        profile.at_batch_size(batch_size), of_layout, throughput=1, samples=1, conditions=Conditions(BSP())
+        profile.at_batch_size(batch_size),
+        of_layout,
+        throughput=1,
+        samples=1,
+        conditions=conditions_of(job or profile.job, BSP()),
     )
     stages = [
         Stage(first=stage.first, last=stage.last, resource=stage.resource, count=len(stage.workers))
