@@ -98,6 +98,7 @@ ELSEWHERE = {
         "servers.faults.cut", "servers.faults.cut_s", "checkpoint.every_minutes", "checkpoint.keep",
     ),
     "checkpoints with changes only: tests/launch/test_delta_checkpoints": ("checkpoint.full_every",),
+    "how long a save of a run that is told to end may take: test_preempted_runs": ("checkpoint.grace_s",),
     "servers that somebody else started: test_run_servers, test_secured_servers": ("servers.addresses", "servers.key"),
     "servers that wait for another coordinator; refused inline and on ray: test_killed_commands": ("servers.wait_s",),
     "mirrors of servers; refused inline: test_mirrored_servers, test_ray_servers": ("servers.replicas",),

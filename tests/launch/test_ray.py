@@ -65,13 +65,21 @@ class Recorded(RayFleet):
 
     last: Recorded
 
+    def __init__(self, *values: Any, **options: Any) -> None:
+        super().__init__(*values, **options)
+        type(self).last = self
+        self.places: dict[str, dict[str, Any]] = {}
+
     def start(self, workers: Any) -> None:
         super().start(workers)
-        type(self).last = self
-        servers = [server.actor for server in RecordedServers.last._all.values()]
-        self.places = {
-            actor.name: actor.answer(actor._placed, 60.0, "starts") for actor in [*servers, *self._actors.values()]
-        }
+        self._note(*(server.actor for server in RecordedServers.last._all.values()))
+
+    def _run(self, name: str) -> None:
+        super()._run(name)
+        self._note(self._actors[name])
+
+    def _note(self, *actors: Any) -> None:
+        self.places |= {actor.name: actor.answer(actor._placed, 60.0, "starts") for actor in actors}
 
     @property
     def pids(self) -> list[int]:

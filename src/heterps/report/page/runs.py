@@ -24,7 +24,7 @@ MOST_FIELD = 60
 """Characters of a job's field that are shown beside another's."""
 
 
-class Line(Protocol):
+class ListedRun(Protocol):
     """What a list says of a run."""
 
     @property
@@ -43,7 +43,7 @@ class Line(Protocol):
     def changed(self) -> float: ...
 
 
-def render_list(folder: str, lines: Sequence[Line], search: str) -> str:
+def render_list(folder: str, lines: Sequence[ListedRun], search: str) -> str:
     """The list of runs. `search` is what was searched for."""
     shown = [
         {
