@@ -71,6 +71,11 @@ class PeerLost(HeterpsError):
     exit_code = 8
 
 
+def last_heard(ago_s: float) -> str:
+    """Return what is said, after how a peer was lost, of when it was heard of last."""
+    return f"; it was last heard of {ago_s:.1f} s before"
+
+
 class GraceOver(HeterpsError):
     """A run that was terminated could not save within its grace period; its last checkpoint is good."""
 

@@ -30,10 +30,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 TOOLS = ("ip", "tc", "nsenter", "unshare")
 COMMAND_S = 120.0
+Way = Literal["out", "in"]
 _HOST = (
     "mount -t tmpfs -o size=4g tmpfs /dev/shm && mount -t tmpfs tmpfs /tmp/ray && hostname {name} && ip link set lo up "
     "&& echo up && exec cat"
@@ -66,7 +67,7 @@ class Hosts:
     def __init__(self, count: int) -> None:
         self.count = count
         self._inits: dict[int, _Namespaces] = {}
-        self._rates: dict[int, str | None] = {}
+        self._rates: dict[int, dict[Way, str | None]] = {}
 
     def __enter__(self) -> Self:
         Path("/tmp/ray").mkdir(exist_ok=True)
@@ -90,11 +91,14 @@ class Hosts:
         """What a command on a host prints; subprocess.CalledProcessError where it fails."""
         return _output(self.command(number, words), timeout_s)
 
-    def limit(self, number: int, rate: str | None) -> None:
-        """Let a host send and receive no more than this (`100mbit`, `1gbit`); None lifts the limit."""
-        self._rates[number] = rate
-        for end in self._ends(number):
-            self._pass(*end, rate)
+    def limit(self, number: int, rate: str | None, ways: Sequence[Way] = ("out", "in")) -> None:
+        """Let a host send and receive no more than this (`100mbit`, `1gbit`); None lifts the limit.
+
+        With one of the ways, only what it sends (`out`) or receives (`in`) is slow.
+        """
+        for way in ways:
+            self._rates.setdefault(number, {})[way] = rate
+            self._pass(*self._ends(number)[way], rate)
 
     def cut(self, number: int) -> None:
         """Take a host's link down: packets are lost in both directions, and nobody is told."""
@@ -102,16 +106,17 @@ class Hosts:
 
     def mute(self, number: int) -> None:
         """Lose all that a host sends; it still receives."""
-        self._pass(*self._ends(number)[0], _NOTHING)
+        self._pass(*self._ends(number)["out"], _NOTHING)
 
     def deafen(self, number: int) -> None:
         """Lose all that is sent to a host; it is still heard."""
-        self._pass(*self._ends(number)[1], _NOTHING)
+        self._pass(*self._ends(number)["in"], _NOTHING)
 
     def heal(self, number: int) -> None:
         """Undo `cut`, `mute` and `deafen`; a limit stays."""
         self._inits[0].run(["ip", "link", "set", f"port{number}", "up"])
-        self.limit(number, self._rates.get(number))
+        for way, end in self._ends(number).items():
+            self._pass(*end, self._rates.get(number, {}).get(way))
 
     def num_bytes(self, number: int) -> tuple[int, int]:
         """Bytes that a host has received and sent."""
@@ -128,14 +133,17 @@ class Hosts:
         self._rates.pop(number, None)
         self._boot(number)
 
-    def _ends(self, number: int) -> list[tuple[int, str]]:
-        """Both ends of a host's link, each with the namespaces that it is in: what it sends passes the first."""
-        return [(number, "eth0"), (0, f"port{number}")]
+    def _ends(self, number: int) -> dict[Way, tuple[int, str]]:
+        """Both ends of a host's link, each with the namespaces that it is in: what the host sends passes `out`."""
+        return {"out": (number, "eth0"), "in": (0, f"port{number}")}
 
     def _pass(self, at: int, device: str, rate: str | None) -> None:
-        bucket = ["noqueue"] if rate is None else ["tbf", "rate", rate, "latency", "50ms", "burst"]
-        size = [] if rate is None else ["1" if rate == _NOTHING else "256kb"]
-        self._inits[at].run(["tc", "qdisc", "replace", "dev", device, "root", *bucket, *size])
+        """Let a device send at this rate, after a burst of what fits into its bucket; None lifts the limit."""
+        bucket = ["noqueue"]
+        if rate is not None:
+            longest, burst = ("2s", "4kb") if rate.endswith("kbit") else ("50ms", "256kb")
+            bucket = ["tbf", "rate", rate, "latency", longest, "burst", "1" if rate == _NOTHING else burst]
+        self._inits[at].run(["tc", "qdisc", "replace", "dev", device, "root", *bucket])
 
     def _boot(self, number: int) -> None:
         own = ["--net", "--mount", "--uts", "--ipc", "--pid", "--mount-proc"]

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from command import heterps_here
+from command import heterps, heterps_here
 from elastic import CLUSTER, make_plan
 
 from heterps.checkpoint import Snapshot, load_latest
@@ -213,6 +213,25 @@ def test_quarantine_names_all_rows_where_no_single_one_can_be_told(tmp_path: Pat
     lines = lines_of(tmp_path / "run" / "quarantine.jsonl")
     assert [line["row_of_file"] for line in lines] == list(range(192, 208))
     assert {line["value"] for line in lines} == {None}
+
+
+@pytest.mark.parametrize("launcher", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("policy", "counts"), [("quarantine", (2,)), ("skip", (2, 1))])
+def test_worker_processes_skip_a_batch_as_threads_do(
+    tmp_path: Path, launcher: str, policy: str, counts: tuple[int, ...]
+) -> None:
+    skipping, clean = tmp_path / "skipping", tmp_path / "clean"
+    prepare(skipping, JOB + f"launcher: {launcher}\non_not_finite: {policy}\n", bad=(70, 72, 200), counts=counts)
+    prepare(clean, LOCAL, without=(4, 12), counts=counts)
+    done = heterps("train", "job.yaml", "--run", "run", cwd=skipping)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run(clean)
+    summary = json.loads((skipping / "run" / "summary.json").read_text())
+    assert (summary["skipped_batches"], summary["skipped_samples"], summary["samples"]) == (2, 2 * BATCH, 320)
+    assert_same_model(model_of(skipping), model_of(clean))
+    if policy == "quarantine":
+        rows = [line["row_of_file"] for line in lines_of(skipping / "run" / "quarantine.jsonl")]
+        assert sorted(rows) == [70, 72, 200]
 
 
 @pytest.mark.parametrize(

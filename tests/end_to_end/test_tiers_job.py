@@ -136,15 +136,24 @@ def test_the_command_trains_with_tiers_and_explains_a_budget_that_is_too_small(j
 
 
 @pytest.mark.parametrize("launcher", ["inline", "local"])
-def test_the_ceiling_of_a_table_holds_with_its_index(tmp_path: Path, launcher: str) -> None:
-    write_tiny(tmp_path / "train.parquet", 4000, s=list(range(4000)), t=list(range(5000, 9000)))
-    job = "tables: {eviction: {max_bytes: 100000}}\nservers: {count: 1}\n"
+@pytest.mark.parametrize(
+    ("max_bytes", "num_rows", "batch"),
+    [(100_000, 4000, 16), (4_000_000, 25_000, 500)],  # rows and index of all 50,000 keys are 9 MB
+)
+def test_the_ceiling_of_a_table_holds_with_its_index(
+    tmp_path: Path, launcher: str, max_bytes: int, num_rows: int, batch: int
+) -> None:
+    ids = list(range(2 * num_rows))
+    write_tiny(tmp_path / "train.parquet", num_rows, s=ids[:num_rows], t=ids[num_rows:])
+    job = f"tables: {{eviction: {{max_bytes: {max_bytes}}}}}\nservers: {{count: 1}}\n"
     cluster = "cluster: {resources: {cpu: {usd_per_hour: 0.04, limit: 9}}, server_resource: cpu}\n"
     text = TINY_JOB.replace("  test: test.parquet\n", "").replace("embedding_dim: 4", "embedding_dim: 16")
+    text = text.replace("batch_size: 16", f"batch_size: {batch}")
     (tmp_path / "job.yaml").write_text(text + job + cluster)
     done = heterps("train", "job.yaml", "--run", "run", "--launcher", launcher, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert max(line["table_bytes"] for line in lines) <= 100_000
-    assert lines[-1]["table_bytes"] > 60_000
+    pulled = 0 if batch == 16 else 2 * batch * 144  # new rows of a batch between its pull and its push
+    assert max(line["table_bytes"] for line in lines) <= max_bytes + pulled
+    assert 0.6 * max_bytes < lines[-1]["table_bytes"] <= max_bytes
     assert lines[-1]["tables"]["evicted"]["bytes"] > 1000

@@ -12,6 +12,7 @@ staleness         nobody began an iteration further ahead than the policy allows
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,8 @@ from heterps.ps.shard.ledger import PushSource
 from heterps.sim.job import SimulatedJob
 from heterps.sim.memory_journal import MemoryJournal
 from heterps.training.coordinator.journal import BatchDone, JournalContents, Record
+from heterps.training.coordinator.positions import restored_leases
+from heterps.training.protocol.messages import Go
 
 
 class DrawnDisk(FragileOS):
@@ -121,7 +124,12 @@ class DrawnJournal(MemoryJournal):
 
     def note(self, record: Record) -> None:
         go = self._decisions.under_way.get(record.lane)
-        super().note(record)
+        try:
+            super().note(record)
+        except Crash:
+            if isinstance(record, BatchDone) and go is not None and self._head_knows(go):
+                self._history.done.append((go.epoch, go.batch))
+            raise
         if isinstance(record, BatchDone):
             assert go is not None, f"lane {record.lane} is done, and had begun nothing"
             batch = go.epoch, go.batch
@@ -130,6 +138,18 @@ class DrawnJournal(MemoryJournal):
         else:
             others = [other for lane, other in self._decisions.under_way.items() if lane != record.lane]
             assert (record.epoch, record.batch) not in [(other.epoch, other.batch) for other in others], "begun twice"
+
+    def _head_knows(self, go: Go) -> bool:
+        """Whether the head says already that a batch is done, so that the next coordinator does not repeat it."""
+        assert self._history.simulated is not None
+        coordinator, left = self._history.simulated.coordinator, self.read()
+        assert left is not None
+        leases = restored_leases(coordinator._job, coordinator._reader, json.loads(left.head.progress))
+        try:
+            leases.claim("nobody else", go.epoch, go.batch)
+        except ValueError:
+            return True
+        return False
 
     def _replace(self, line: bytes) -> None:
         self._check_disk()

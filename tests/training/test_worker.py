@@ -259,7 +259,7 @@ def test_the_time_that_a_worker_computes_itself_is_not_time_that_it_waited(open_
     go(desk, 1, 0)
     desk.expect(Forward, "worker-2.0")
     assert "has waited" in desk.expect(Failed)[0].text
-    assert time.monotonic() - Sleeps.ended_at > 1.0
+    assert time.monotonic() - Sleeps.ended_at > 2.0, "the coordinator, which may replace the other, looks sooner"
 
 
 def test_a_worker_that_finds_no_data_lets_go_of_its_servers(open_desk, tmp_path: Path, monkeypatch):

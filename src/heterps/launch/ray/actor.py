@@ -39,6 +39,8 @@ class Actor:
         self._running: Any = None
         self._asked: Any = None  # whether it lives, when Ray had not found out
         self._asked_at = 0.0
+        self.is_out_of_reach = False
+        """Whether Ray could not reach it: its node may be gone, and Ray not know yet."""
 
     @property
     def place(self) -> Place | None:
@@ -134,6 +136,7 @@ class Actor:
                 return type(cause)(f"{self.name}: {cause}")
             return PeerLost(f"{self.called} failed with {type(cause).__name__}: {cause}")
         if isinstance(error, ray.exceptions.ActorUnavailableError):
+            self.is_out_of_reach = True
             return PeerLost(f"{self.called} is gone: Ray cannot reach it any more, so its process or its node died")
         return PeerLost(f"{self.called} is gone: {summary_of(str(error))}")
 

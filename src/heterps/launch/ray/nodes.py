@@ -19,6 +19,11 @@ def staying_nodes() -> dict[str, Mapping[str, float]]:
     }
 
 
+def is_elsewhere(resource: str, node: str) -> bool:
+    """Whether a node other than this one has units of a resource, and stays."""
+    return any(resources.get(resource) for name, resources in staying_nodes().items() if name != node)
+
+
 def leaving_nodes() -> set[str]:
     """Ray's ids of the nodes that are being drained, also of those that have gone since."""
     from ray._private.state import state

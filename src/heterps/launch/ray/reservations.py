@@ -102,10 +102,20 @@ class Reservations:
                     raise self._give_up([asked for asked in self._asked if asked.avoid == avoid], waited_s)
             time.sleep(POLL_S)
 
-    def find(self, resources: Sequence[str]) -> list[str]:
-        """Returns for which of `resources` there is a free bundle now; others are asked for, and may be there later."""
+    def find(self, resources: Sequence[str], *, avoid: str = "") -> list[str]:
+        """Returns for which of `resources` there is a free bundle now; others are asked for, and may be there later.
+
+        avoid  the node on which none may be
+        """
         with self._lock:
-            return [reserved.resource for reserved in self._find(resources, "")[0]]
+            return [reserved.resource for reserved in self._find(resources, avoid)[0]]
+
+    def ask_no_more(self, *, avoid: str) -> None:
+        """Asks no more for bundles that may not be on this node."""
+        with self._lock:
+            for asked in [asked for asked in self._asked if asked.avoid == avoid]:
+                self._asked.remove(asked)
+                self._remove(asked.group)
 
     def give_back(self, reserved: ReservedBundle) -> None:
         """Makes a bundle free again."""
@@ -134,9 +144,8 @@ class Reservations:
         coming = Counter(asked.resources[0] for asked in self._asked if asked.avoid == avoid)
         for resource in (wanted - coming).elements():
             self._asked.append(self._ask([resource], avoid))
-        for asked in [] if lacking else [asked for asked in self._asked if asked.avoid == avoid]:  # not wanted any more
-            self._asked.remove(asked)
-            self._remove(asked.group)
+        if not lacking:
+            self.ask_no_more(avoid=avoid)
         return found, lacking
 
     def _ask(self, resources: Sequence[str], avoid: str = "") -> _Asked:

@@ -20,7 +20,7 @@ from heterps.config import Job
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, wait_ended
 from heterps.launch.ray.leaving import LeavingNodes
-from heterps.launch.ray.nodes import staying_nodes
+from heterps.launch.ray.nodes import is_elsewhere
 from heterps.launch.ray.reservations import NoPlace, Reservations, ReservedBundle, node_of
 from heterps.launch.ray.roles import ServerRole
 from heterps.launch.run_servers import START_S
@@ -148,7 +148,7 @@ class RayServers:
     def _place(self, of: RayServer | None = None) -> ReservedBundle:
         """A place for a server, or for the mirror `of` one: on another node than that, if possible."""
         node = node_of(of.actor.reserved) if of is not None else ""
-        if any(resources.get(self._resource) for name, resources in staying_nodes().items() if name != node):
+        if is_elsewhere(self._resource, node):
             try:
                 return self._reservations.take([self._resource], PLACE_S, avoid=node)[0]
             except NoPlace:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from heterps.errors import HeterpsError, MirrorDiffers, PeerLost
+from heterps.errors import HeterpsError, MirrorDiffers, PeerLost, last_heard
 from heterps.ps.ops.mirrors import Lead, Led
 from heterps.ps.ops.requests import client_codec, server_codec
 from heterps.ps.protocol.roster import Roster, Seat
@@ -179,7 +179,9 @@ class Keeper:
 
     def ended(self, name: str, why: str, now: float) -> list[Effect]:
         """Handle that the process of a server has ended."""
-        return self._lost(name, why, now) if name in self._watched else []
+        if (watched := self._watched.get(name)) is None:
+            return []
+        return self._lost(name, why + (last_heard(now - watched.heard_at) if watched.heard else ""), now)
 
     def leaves(self, name: str, now: float, *, has_place: bool = True) -> list[Effect]:
         """Handle that a server will end soon, and whether another can be started meanwhile. Its mirror takes over as

@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec.msgpack import encode
 
-from heterps.errors import HeterpsError, MirrorDiffers, NotFinite, PeerLost, StaleIncarnation
+from heterps.errors import HeterpsError, MirrorDiffers, NotFinite, PeerLost, StaleIncarnation, last_heard
 from heterps.ps.client.counts import ClientCounts
 from heterps.ps.client.under_way import Flight, Line, PendingCall
 from heterps.ps.ops.base import Built, Call
@@ -155,6 +155,8 @@ class Session:
         line = next((line for line in self._lines if line.seat.name == peer), None)
         try:
             header, frames = self._codec.decode(parts)
+            if line is not None:
+                line.heard_at = now
             if isinstance(header, Welcome) and header.id in self._probes:
                 self._probes.clear()
                 self._adopt(header.roster, now)
@@ -250,7 +252,7 @@ class Session:
     def _repeats(self, line: Line, now: float) -> Iterator[list[Frame]]:
         for flight in list(line.flights.values()):
             if now >= flight.deadline:
-                self._give_up(line, flight)
+                self._give_up(line, flight, now)
                 return
             if now >= flight.retry_at:
                 flight.retry_s = min(2 * flight.retry_s, self.options.longest_retry_s)
@@ -273,7 +275,7 @@ class Session:
         self._probes |= {ask.id} if asked else set()
         return [(seat.name, self._requests.encode(ask)) for seat in asked if seat is not None]
 
-    def _give_up(self, line: Line, flight: Flight) -> None:
+    def _give_up(self, line: Line, flight: Flight, now: float) -> None:
         what = "a greeting"
         if flight.calls:
             first = flight.calls[0]
@@ -282,7 +284,8 @@ class Session:
         self.fail(
             PeerLost(
                 f"server {line.seat.name}{where} did not answer worker {self.worker} within "
-                f"{self.options.deadline_s:g} s ({what}): see whether it runs, then resume from the last checkpoint"
+                f"{self.options.deadline_s:g} s ({what}{last_heard(now - line.heard_at) if line.heard_at else ''}): "
+                "see whether it runs, then resume from the last checkpoint"
             )
         )
 
@@ -339,9 +342,10 @@ class Session:
         if roster.epoch <= self.roster.epoch:
             return
         greeted = {line.seat for line in self._lines if line.greeted}
+        heard = {line.seat: line.heard_at for line in self._lines}
         self.roster = roster
         self._lines = [
-            Line(seat, greeted=seat in greeted, mirror=roster.mirror(number))
+            Line(seat, greeted=seat in greeted, mirror=roster.mirror(number), heard_at=heard.get(seat))
             for number, seat in enumerate(roster.servers)
         ]
         for pending in self._pending.values():

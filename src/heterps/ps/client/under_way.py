@@ -56,6 +56,7 @@ class Line:
     mirror: Seat | None = None
     probe_at: float = math.inf  # when the mirror is asked for the roster; inf: nothing is waited for
     refresh_at: float = -math.inf
+    heard_at: float | None = None  # when an answer came last
 
     def in_credit(self, rounds: int) -> list[Flight]:
         """The messages under way that can be answered now that rounds up to this number are over."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from heterps.errors import last_heard
+
 
 class Silence:
     """`deadline_s`: for so long a worker that something is owed by may be silent."""
@@ -24,6 +26,10 @@ class Silence:
     def longest_s(self, workers: Iterable[str], now: float) -> float:
         """Seconds since the one of these workers told something that has been silent longest; 0 where none has yet."""
         return max((now - self._heard[worker] for worker in workers if worker in self._heard), default=0.0)
+
+    def last_word(self, worker: str, now: float) -> str:
+        """A clause that says when a worker that is lost was heard of last; "" where it never was."""
+        return last_heard(now - self._heard[worker]) if worker in self._heard else ""
 
     def too_long(self, owing: Iterable[str], now: float, *, is_idle: bool) -> list[str]:
         """Return those by whom something is owed and who have been silent for longer than the deadline.

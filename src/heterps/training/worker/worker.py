@@ -56,6 +56,9 @@ __all__ = ["COORDINATOR", "Worker", "WorkerStart", "run_worker"]
 POLL_S = 0.5
 BEATS = 4
 """How often a worker that only waits says that it is alive, in the time after which it would count as lost."""
+PATIENCE = 3
+"""How many times as long as the coordinator a worker waits for another. The coordinator notices one that is silent
+within twice its deadline, and replaces it; a worker that gave up as soon would end the run."""
 
 
 def run_worker(
@@ -91,7 +94,7 @@ def _run(worker: Worker, stopped: Callable[[], bool], deadline_s: float) -> None
         is_handled = worker.take_in()  # [1]
         if not (worker.compute() or worker.wait_for_pushes() or is_handled or worker.take_in(POLL_S)):  # [2] [3]
             now = time.monotonic()
-            _check_time(worker, now - busy_at, deadline_s)
+            _check_time(worker, now - busy_at, PATIENCE * deadline_s)
             if now - told_at > deadline_s / BEATS:
                 worker.tell_alive()
                 told_at = now

@@ -1,0 +1,50 @@
+"""Workers on Ray that hang: the coordinator replaces them, and their neighbours wait for that."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+from ends import assert_same_tables
+from ray_cluster import add_node, staged_job
+from test_ray import Recorded, Watcher, cluster, job_file, recorded, undisturbed
+
+from heterps.checkpoint import load_latest
+from heterps.launch import train
+
+__all__ = ["cluster", "job_file", "recorded"]  # fixtures
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning:ray")]
+
+
+def test_a_worker_that_hangs_is_replaced_on_another_node(
+    cluster: Any, job_file: Path, recorded: type[Recorded]
+) -> None:
+    """Its own may be out of reach, and Ray not know."""
+    nodes = [add_node(cluster[0], {"doomed": 1}) for _ in range(2)]
+    hung: list[str] = []
+
+    def hang() -> None:
+        if not hung:
+            place = recorded.last.places["worker-2.0"]
+            hung.append(place["node"])
+            os.kill(place["pid"], signal.SIGSTOP)
+
+    watcher = Watcher(at=10, act=hang)
+    workers = {"deadline_s": 4.0}
+    job = staged_job(job_file, ["cpu", "doomed"], [2], cluster[0].address, workers=workers)
+    try:
+        done = train(job, "ray", observer=watcher).summary
+    finally:
+        for node in nodes:
+            cluster[0].remove_node(node)
+    (lost,) = [warning for warning in watcher.warnings if "is replaced" in warning]
+    assert lost.startswith("the coordinator has waited 4 s for worker-2.0")
+    assert recorded.last.places["worker-2.0"]["node"] in {node.node_id for node in nodes} - {*hung}
+    assert (done["samples"], done["restarts"], done["recoveries"]) == (320, 0, 1)
+    undisturbed(job)
+    assert_same_tables(load_latest("ray/checkpoints"), load_latest("whole/checkpoints"))
