@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from command import COMMAND
 from hosts import QUICK_RAY, Hosts, Way, join_ray, start_ray
+
 from runs import (
     DEADLINE_S,
     KEY,
