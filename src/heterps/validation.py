@@ -60,7 +60,10 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
             elif not path and found[0]["type"] == "value_error":  # fields contradict each other: the rule names them
                 sentences.append((path, f"{either}."))
             else:
-                sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
+                value = found[0]["input"]
+                is_told = isinstance(value, str) and repr(value) in either
+                got = "" if is_told else f" (got {_short(value)})"
+                sentences.append((path, f"{dotted(path) or 'the file'}: {either}{got}."))
     return sentences
 
 
