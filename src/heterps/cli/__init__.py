@@ -65,7 +65,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command, examples in (
+for command, epilog in (
     (init.init, init.EXAMPLES),
     (profile.profile, profile.EXAMPLES),
     (prices.prices, prices.EXAMPLES),
@@ -83,7 +83,7 @@ for command, examples in (
     (ui.ui, ui.EXAMPLES),
     (trace.trace, trace.EXAMPLES),
 ):
-    app.command(epilog=examples)(command)
+    app.command(epilog=epilog)(command)
 GROUPS = (data, checkpoint, server, config, keys)
 for module in GROUPS:
     app.add_typer(module.group, name=module.__name__.rpartition(".")[2])
