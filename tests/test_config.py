@@ -94,6 +94,8 @@ def test_a_job_needs_its_training_data_and_nothing_else() -> None:
             DATA + "optimizers:\n  dense: {lr: 1}",
             f"job.yaml:3: optimizers.dense.kind is missing; write one of: {kinds(DenseOptimizer)}.",
         ),
+        (DATA + "sync: {kind: bps}", "job.yaml:2: sync.kind: must be one of: bsp, asp, ssp, dssp (got 'bps')."),
+        (DATA + "sync: {lower: 3}", "job.yaml:2: sync.kind is missing; write one of: bsp, asp, ssp, dssp."),
         (
             DATA + "optimizers: {dense: {kind: adam, beta1: 1}}",
             "job.yaml:2: optimizers.dense.beta1: must be less than 1 (got 1).",

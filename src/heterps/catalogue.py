@@ -1,7 +1,9 @@
 """The catalogue of devices for which a profile can be estimated without having one. Every figure names its source.
 
-To add a device, add an entry here and its price to `heterps.offers`: the estimate, the command line and the error
-messages find it there. A unit is one GPU, or one physical core of a CPU with its share of the socket's memory channels.
+To add a device, write it here with its name in CATALOGUE, and its price and machine as a line of LISTED in
+`offers.py`: the estimate, the command line and the error messages find it there. If torch calls it by a name that
+`devices.py` does not list, add that too, or nothing runs on it. A unit is one GPU, or one physical core of a CPU with
+its share of the socket's memory channels.
 
 Figures of GPUs are those of NVIDIA's data sheets for dense float32 without tensor cores (no TF32), which torch uses by
 default. Figures of CPU cores follow from the microarchitecture: lanes x FMA units x 2 FLOP x clock. "Assumption" marks

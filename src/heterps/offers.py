@@ -34,33 +34,14 @@ class Offer:
         return CATALOGUE[self.device].torch_device if self.device in CATALOGUE else LOCAL
 
 
-# Device: USD per hour on demand, and as spot capacity where there is a market. AWS: us-east-1 on 2026-08-22, as the
-# SkyPilot catalog collected it from AWS's price list; spot prices are medians over the region's zones. Google Cloud:
-# us-central1 on 2026-08-18, from the same catalog.
-PRICES: dict[str, tuple[float, float | None]] = {
-    LOCAL: (0.04, None),  # HeterPS paper (arXiv 2111.10635): a CPU core
-    "v100": (2.42, 1.3569),  # HeterPS paper; spot: Google Cloud V100, without its host
-    "a100": (2.745, 2.375),  # AWS p4d.24xlarge, 8 GPUs: 21.957642; spot 19.00
-    "h100": (6.88, 2.592),  # AWS p5.48xlarge, 8 GPUs: 55.04; spot 20.74
-    "t4": (0.526, 0.3599),  # AWS g4dn.xlarge, 1 GPU
-    "l4": (0.8048, 0.7959),  # AWS g6.xlarge, 1 GPU
-    "a10g": (1.006, 0.638),  # AWS g5.xlarge, 1 GPU
-    "kunlun": (1.0, None),  # assumption: no public list price was found; write your own into the cluster file
-    "cascade-lake": (0.085, 0.0309),  # AWS c5.large, 1 core
-    "ice-lake": (0.085, 0.0387),  # AWS c6i.large, 1 core
-    "sapphire-rapids": (0.08925, 0.0318),  # AWS c7i.large, 1 core
-    "milan": (0.0765, 0.0285),  # AWS c6a.large, 1 core
-    "genoa": (0.05132, 0.0125),  # AWS c7a.medium, 1 core
-    "graviton3": (0.0363, 0.0138),  # AWS c7g.medium, 1 core
-}
-
-
 @dataclass(frozen=True)
-class SoldAs:
-    """The machine in which units of a device are sold, for the optional facts of a cluster file."""
+class Listing:
+    """What a unit of a device costs, and the machine in which it is sold: the optional facts of a cluster file."""
 
+    usd_per_hour: float  # on demand
+    spot_usd_per_hour: float | None  # as spot capacity, where there is a market
     machine: str
-    units: int  # of the device
+    units: int  # of the device, in that machine
     memory_gb: float  # of one unit: a GPU's own, or a core's share of main memory
     port_gbps: float  # of the machine, at its peak
 
@@ -69,26 +50,29 @@ class SoldAs:
         return self.port_gbps / self.units
 
 
+# Prices. AWS: us-east-1 on 2026-08-22, as the SkyPilot catalog collected it from AWS's price list; spot prices are
+# medians over the region's zones. Google Cloud: us-central1 on 2026-08-18, from the same catalog.
 # Memory of GPUs: NVIDIA's data sheets, in GB; Kunlun: Baidu at Hot Chips 32 (2020), 16 GB of HBM. Main memory of a
 # core: AWS's instance pages, GiB as GB. Ports: AWS's instance pages, "up to", in Gb/s; sustained rates of the small
 # ones are lower (c5.large: 0.75). The paper's cluster: 48 cores, 512 GB and 100 Gb/s a server, 8 V100s in some.
-SOLD: dict[str, SoldAs] = {
-    LOCAL: SoldAs("HeterPS server", 48, 512 / 48, 100),
-    "v100": SoldAs("p3.16xlarge", 8, 16, 25),
-    "a100": SoldAs("p4d.24xlarge", 8, 40, 400),
-    "h100": SoldAs("p5.48xlarge", 8, 80, 3200),
-    "t4": SoldAs("g4dn.xlarge", 1, 16, 25),
-    "l4": SoldAs("g6.xlarge", 1, 24, 10),
-    "a10g": SoldAs("g5.xlarge", 1, 24, 10),
-    "kunlun": SoldAs("assumption: one by one", 1, 16, 10),  # no public offer was found
-    "cascade-lake": SoldAs("c5.large", 1, 4, 10),
-    "ice-lake": SoldAs("c6i.large", 1, 4, 12.5),
-    "sapphire-rapids": SoldAs("c7i.large", 1, 4, 12.5),
-    "milan": SoldAs("c6a.large", 1, 4, 12.5),
-    "genoa": SoldAs("c7a.medium", 1, 2, 12.5),
-    "graviton3": SoldAs("c7g.medium", 1, 2, 12.5),
+LISTED: dict[str, Listing] = {
+    LOCAL: Listing(0.04, None, "HeterPS server", 48, 512 / 48, 100),  # HeterPS paper (arXiv 2111.10635): a CPU core
+    "v100": Listing(2.42, 1.3569, "p3.16xlarge", 8, 16, 25),  # HeterPS paper; spot: Google Cloud V100, without its host
+    "a100": Listing(2.745, 2.375, "p4d.24xlarge", 8, 40, 400),  # AWS p4d.24xlarge, 8 GPUs: 21.957642; spot 19.00
+    "h100": Listing(6.88, 2.592, "p5.48xlarge", 8, 80, 3200),  # AWS p5.48xlarge, 8 GPUs: 55.04; spot 20.74
+    "t4": Listing(0.526, 0.3599, "g4dn.xlarge", 1, 16, 25),  # AWS g4dn.xlarge, 1 GPU
+    "l4": Listing(0.8048, 0.7959, "g6.xlarge", 1, 24, 10),  # AWS g6.xlarge, 1 GPU
+    "a10g": Listing(1.006, 0.638, "g5.xlarge", 1, 24, 10),  # AWS g5.xlarge, 1 GPU
+    # assumption: no public list price was found; write your own into the cluster file
+    "kunlun": Listing(1.0, None, "assumption: one by one", 1, 16, 10),
+    "cascade-lake": Listing(0.085, 0.0309, "c5.large", 1, 4, 10),  # AWS c5.large, 1 core
+    "ice-lake": Listing(0.085, 0.0387, "c6i.large", 1, 4, 12.5),  # AWS c6i.large, 1 core
+    "sapphire-rapids": Listing(0.08925, 0.0318, "c7i.large", 1, 4, 12.5),  # AWS c7i.large, 1 core
+    "milan": Listing(0.0765, 0.0285, "c6a.large", 1, 4, 12.5),  # AWS c6a.large, 1 core
+    "genoa": Listing(0.05132, 0.0125, "c7a.medium", 1, 2, 12.5),  # AWS c7a.medium, 1 core
+    "graviton3": Listing(0.0363, 0.0138, "c7g.medium", 1, 2, 12.5),  # AWS c7g.medium, 1 core
 }
-"""What the optional facts of a cluster file (memory_gb, port_gbps, machines) are for each device of the catalogue."""
+"""Every device of the catalogue, and a core of this machine."""
 
 
 # AWS, "Data Transfer" of the EC2 on-demand price list, us-east-1: between zones of a region 0.01 USD per GB at each
@@ -152,7 +136,7 @@ class MachineOffer:
         }
 
 
-# Prices: as PRICES; p3.16xlarge: 24.48 USD, AWS us-east-1. Memory (GiB as GB) and ports: AWS's instance pages.
+# Prices: as LISTED; p3.16xlarge: 24.48 USD, AWS us-east-1. Memory (GiB as GB) and ports: AWS's instance pages.
 MACHINES: dict[str, MachineOffer] = {
     "p3.16xlarge": MachineOffer("v100", 8, 24.48, 488, 25),
     "p4d.24xlarge": MachineOffer("a100", 8, 21.957642, 1152, 400),
@@ -163,10 +147,10 @@ MACHINES: dict[str, MachineOffer] = {
 
 def _offers() -> dict[str, Offer]:
     offers = []
-    for device, (on_demand, spot) in PRICES.items():
-        offers.append(Offer(device, device, on_demand))
-        if spot is not None:
-            offers.append(Offer(f"{device}-spot", device, spot, spot=True))
+    for device, listing in LISTED.items():
+        offers.append(Offer(device, device, listing.usd_per_hour))
+        if listing.spot_usd_per_hour is not None:
+            offers.append(Offer(f"{device}-spot", device, listing.spot_usd_per_hour, spot=True))
     return {offer.name: offer for offer in offers}
 
 

@@ -60,7 +60,10 @@ def explain(error: ValidationError, model: type[BaseModel], data: object) -> lis
             elif not path and found[0]["type"] == "value_error":  # fields contradict each other: the rule names them
                 sentences.append((path, f"{either}."))
             else:
-                sentences.append((path, f"{dotted(path) or 'the file'}: {either} (got {_short(found[0]['input'])})."))
+                value = found[0]["input"]
+                is_told = isinstance(value, str) and repr(value) in either
+                got = "" if is_told else f" (got {_short(value)})"
+                sentences.append((path, f"{dotted(path) or 'the file'}: {either}{got}."))
     return sentences
 
 
@@ -78,7 +81,8 @@ def _unknown_or_missing(path: FieldPath, problem: Any, model: type[BaseModel]) -
         hint = f"Did you mean {near[0]!r}? " if near else ""
         return path, f"{dotted(path)} is not a field. {hint}Allowed here: {', '.join(names)}."
     tags = ", ".join(tag for m in _models_at(model, place) for tag in _tags(m))
-    path = (*path, problem["ctx"]["discriminator"].strip("'"))
+    named = problem["ctx"]["discriminator"].strip("'")
+    path = (*path, "kind" if named.endswith("()") else named)  # a function looks at the kind
     if kind == "union_tag_not_found":
         return path, f"{dotted(path)} is missing; write one of: {tags}."
     return path, f"{dotted(path)}: must be one of: {tags} (got {_short(problem['ctx']['tag'])})."

@@ -87,6 +87,17 @@ def test_describe_shows_columns(folder, capsys):
     assert "C26" in out
 
 
+def test_a_label_that_is_no_column_is_told_with_the_nearest(folder, capsys):
+    for words in (("data", "describe", folder / "train"), ("init", folder, "--out", folder / "job.yaml")):
+        code, out, err = run(capsys, *words, "--label", "C99")
+        assert (code, out) == (4, "")
+        assert "there is no column 'C99'. Did you mean 'C9'? There are: label, I1" in err
+
+
+def test_a_wrong_command_is_a_question_without_a_full_stop(capsys):
+    assert "No such command 'descibe'. Did you mean 'describe'?\n" in run(capsys, "data", "descibe")[2]
+
+
 def test_describe_prints_json(folder, capsys):
     code, out, _ = run(capsys, "data", "describe", folder / "test" / "*.parquet", "--json")
     described = json.loads(out)

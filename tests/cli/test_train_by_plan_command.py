@@ -216,7 +216,7 @@ def test_an_unfinished_run_on_workers_can_be_looked_at(heterps, job):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--sync fast", "--sync: sync"),
+        ("--sync fast", "--sync: there is no policy 'fast' among bsp"),
         ("--emulate", "emulation is of the units of a plan, which the inline launcher has not: use --launcher local"),
         ("--launcher local --emulate", "emulation goes by the times of a profile"),
         ("--launcher local --plan plan.json", "the plan runs on v100, and this machine has no such device"),

@@ -92,7 +92,7 @@ def test_interrupting_twice_is_no_error_of_ours(train, monkeypatch):
     ("words", "code", "message"),
     [
         ("none.yaml", 2, "none.yaml: there is no such job file"),
-        ("job.yaml --launcher moon", 2, "--launcher: launcher: must be 'inline', 'local' or 'ray' (got 'moon')"),
+        ("job.yaml --launcher moon", 2, "--launcher: must be 'inline', 'local' or 'ray' (got 'moon')"),
         ("job.yaml --plan none.json", 2, "none.json: there is no such plan"),
         ("job.yaml --plan job.yaml", 2, "job.yaml"),
         ("job.yaml --resume", 6, "there is no run of 'tiny' in runs/ to resume"),

@@ -84,6 +84,7 @@ def test_a_cost_is_given_in_a_unit_that_runs_share():
 
 def test_the_auc_is_placed_between_chance_and_the_teacher():
     assert against_teacher({"auc": 0.75, "teacher_auc": 0.8}) == "83% of the way from chance to teacher 0.8000"
+    assert against_teacher({"auc": 0.49999, "teacher_auc": 0.8}) == "no better than chance; the teacher has 0.8000"
     assert against_teacher({"auc": 0.75}) is None
     assert against_teacher({"auc": None, "teacher_auc": 0.8}) is None
 

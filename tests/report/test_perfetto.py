@@ -64,6 +64,8 @@ def test_a_program_gets_the_trace_itself(run: Path) -> None:
 
 
 def test_a_run_without_traces_is_told_how_to_get_them(tmp_path: Path) -> None:
-    done = heterps_here("trace", "nowhere", cwd=tmp_path)
-    assert done.returncode == 6
-    assert "there are no traces" in done.stderr
+    (tmp_path / "empty").mkdir()
+    for folder, message in (("empty", "there are no traces"), ("nowhere", "there is no such run folder")):
+        done = heterps_here("trace", folder, cwd=tmp_path)
+        assert done.returncode == 6
+        assert message in done.stderr

@@ -255,7 +255,8 @@ def test_what_cannot_be_served_is_said_in_a_sentence(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         cases = [
-            ((tmp_path / "none", "--port", 0), 6, "manifest.json"),
+            ((tmp_path / "none", "--port", 0), 6, "none: there is no such folder"),
+            ((tmp_path, "--port", 0), 6, "manifest.json"),
             ((good, "--host", "0.0.0.0"), 2, "a token is needed"),
             ((good, "--port", port), 2, "--port"),
             ((good, "--token-file", tmp_path / "none"), 2, "token"),

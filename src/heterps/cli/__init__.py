@@ -42,7 +42,7 @@ from heterps.cli import (
     ui,
     vectors,
 )
-from heterps.cli.output import json_alone, unwrapped
+from heterps.cli.output import examples, json_alone, unwrapped
 from heterps.cli.usage import explain_usage
 from heterps.errors import HeterpsError
 from heterps.report.terminal.consoles import make_console
@@ -52,14 +52,20 @@ UsageError: Any = typer.BadParameter.__base__  # click's, or that of the copy of
 app = typer.Typer(
     name="heterps",
     help="Train large sparse models on the cheapest mix of machines that is fast enough.",
-    epilog="Put --debug anywhere to see the traceback of an error. Exit codes: 0 done, 2 bad input, "
-    "3 no feasible plan, 4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, "
-    "8 a process failed, 130 interrupted, 143 told to stop.",
+    epilog=examples(
+        "heterps data synth data --rows 100000",
+        "heterps init data",
+        "heterps train job.yaml",
+        "heterps ui",
+        note="Put --debug anywhere to see the traceback of an error. Exit codes: 0 done, 2 bad input, "
+        "3 no feasible plan, 4 bad data, 5 bad model, 6 bad run or checkpoint, 7 storage, "
+        "8 a process failed, 130 interrupted, 143 told to stop.",
+    ),
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command, examples in (
+for command, epilog in (
     (init.init, init.EXAMPLES),
     (profile.profile, profile.EXAMPLES),
     (prices.prices, prices.EXAMPLES),
@@ -77,7 +83,7 @@ for command, examples in (
     (ui.ui, ui.EXAMPLES),
     (trace.trace, trace.EXAMPLES),
 ):
-    app.command(epilog=examples)(command)
+    app.command(epilog=epilog)(command)
 GROUPS = (data, checkpoint, server, config, keys)
 for module in GROUPS:
     app.add_typer(module.group, name=module.__name__.rpartition(".")[2])

@@ -29,7 +29,7 @@ KeyFile = Annotated[
     )
 )
 def start(
-    job: Annotated[Path, typer.Argument(help="The job file; its model says which tables.")],
+    job: Annotated[Path, typer.Argument(metavar="JOB", help="The job file; its model says which tables.")],
     address: Annotated[
         list[str],
         typer.Option(
@@ -112,7 +112,10 @@ def start(
     )
 )
 def rebalance(
-    address: Annotated[str, typer.Argument(help="Address of the server that joins; with --drop-last, of any server.")],
+    address: Annotated[
+        str,
+        typer.Argument(metavar="ADDRESS", help="Address of the server that joins; with --drop-last, of any server."),
+    ],
     drop_last: Annotated[
         bool, typer.Option("--drop-last", help="Empty the server that joined last, so that it can be stopped.")
     ] = False,
@@ -137,7 +140,7 @@ def rebalance(
 
 @group.command(epilog="Example: heterps server stats ipc://./ps-0 --json")
 def stats(
-    address: Annotated[str, typer.Argument(help="Where the server listens.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Where the server listens.")],
     key: KeyFile = None,
     json: Annotated[bool, typer.Option("--json", help="Print the statistics as JSON.")] = False,
 ) -> None:

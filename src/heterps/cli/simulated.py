@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,10 @@ def read_scenario(path: Path | None, given: dict[str, Any], *, ends_by_itself: b
             raise ConfigError("say who works: --workers 1.0,2.3 (seconds an iteration), or --scenario FILE.")
         if "horizon_s" not in given and "iterations" not in given and not endless:
             raise ConfigError("say how long: --horizon SECONDS, --iterations NUMBER of each worker, or both.")
-        return validate(endless | given, Scenario, where="options")
+        try:
+            return validate(endless | given, Scenario, where="options")
+        except ConfigError as error:  # a field is named as its option is, without the unit
+            raise ConfigError(re.sub(r"^options: (\w+?)(_s)?: ", r"--\1: ", str(error), flags=re.MULTILINE)) from None
     data, lines = parse(read_text(path, what="scenario"), where=str(path), what="scenario")
     check_role(data, where=str(path), what="scenario")
     written = {place: line for place, line in lines.items() if not place or place[0] not in given}

@@ -120,7 +120,10 @@ def train(
     }
     for option, (field, value) in overriding.items():
         if value is not None:
-            loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
+            try:
+                loaded = validate({**loaded.model_dump(), field: value}, Job, where=option)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace(f"{option}: {field}: ", f"{option}: ")) from None
     if workers is not None and loaded.plan is not None:
         raise ConfigError(
             f"--workers: the plan {loaded.plan} says how many workers there are. Leave out one of the two."

@@ -26,7 +26,7 @@ def _sentence(error: Any) -> str:
     cause = error.__cause__ or error.__context__
     if not isinstance(cause, ValidationError) or error.param is None:
         sentence: str = error.format_message().rstrip(".")
-        return f"{sentence}."
+        return sentence if sentence.endswith("?") else f"{sentence}."
     problem = cause.errors()[0]
     return f"{error.param.opts[0]} {problem['input']}: {rule_of(problem)}."
 

@@ -16,7 +16,7 @@ def parse_policy(text: str) -> PolicyConfig:
     head, *extras = text.strip().lower().split("+")
     kind, *numbers = head.split(":")
     if kind not in POLICIES:
-        raise ConfigError(f"policy {text!r}: there is no policy {kind!r} among {', '.join(POLICIES)}: {EXAMPLES}.")
+        raise ConfigError(f"there is no policy {kind!r} among {', '.join(POLICIES)}: {EXAMPLES}.")
     settings = POLICIES[kind]
     names = settings.numbers
     if len(numbers) > len(names):

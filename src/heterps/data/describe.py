@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from heterps.data.growth import fit_growth, worth_a_point
 from heterps.data.sources import Dataset, RowGroup, open_dataset, spread_groups
 from heterps.errors import DataError
 
+USUAL_LABEL = "label"
 AHEAD = 10
 """Distinct values are predicted for this multiple of the rows that were read."""
 MAX_SHOWN = 8
@@ -76,14 +78,14 @@ class Description(Record):
 
 def describe(
     source: str | Sequence[str],
-    label: str = "label",
+    label: str = USUAL_LABEL,
     *,
     options: Format = Format(),
     storage: Storage = Storage(),
     max_rows: int | None = None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Description:
-    """Describe a data set whose files all have the same columns. There is no mean label without a column `label`.
+    """Describe a data set whose files all have the same columns. DataError if a label of an unusual name is not there.
 
     max_rows  read about this number of rows, of row groups from all over the data; None: all
     progress  called with the number of rows just read, and of all that will be
@@ -93,6 +95,12 @@ def describe(
     groups = dataset.row_groups if max_rows is None else spread_groups(dataset, max_rows)
     rows_read = sum(group.num_rows for group in groups)
     stats = {field.name: _ColumnStats(field.type) for field in dataset.files[0].schema}
+    if label not in ("", USUAL_LABEL, *stats):
+        near = get_close_matches(label, stats, n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise DataError(
+            f"{dataset.files[0].address}: there is no column {label!r}.{hint} There are: {', '.join(stats)}."
+        )
     for group, pieces in _read(groups, list(stats)):
         for name, piece in pieces.items():
             stats[name].add(piece, group.num_rows)

@@ -31,7 +31,7 @@ from heterps.catalogue import NETWORK
 from heterps.config import Cluster, PolicyConfig
 from heterps.devices import is_cpu
 from heterps.errors import ConfigError
-from heterps.offers import SOLD
+from heterps.offers import LISTED
 from heterps.planning.lanes import LANES_HELD
 from heterps.profiling.profile import Cost, Dense, LayerProfile, Overhead, Profile, ProfiledJob
 
@@ -221,7 +221,7 @@ def units_beside(cluster: Cluster, name: str) -> int:
     """Smallest number of units of a resource on one machine, as the cluster says or as the offer is sold."""
     offer = cluster.offer(name)
     is_alone = cluster.sold_alone(name) or cluster.resources[name].spot is not None
-    alone = [SOLD[offer.device].units if offer is not None else 1] if is_alone else []
+    alone = [LISTED[offer.device].units if offer is not None else 1] if is_alone else []
     of_machines = [machine.units[name] for machine in cluster.machines.values() if name in machine.units]
     return min([*alone, *of_machines], default=1)
 

@@ -367,6 +367,8 @@ def against_teacher(summary: dict[str, Any]) -> str | None:
     teacher = summary.get("teacher_auc")
     if auc is None or teacher is None or teacher <= 0.5:
         return None
+    if auc <= 0.5:
+        return f"no better than chance; the teacher has {teacher:.4f}"
     return f"{(auc - 0.5) / (teacher - 0.5):.0%} of the way from chance to teacher {teacher:.4f}"
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from heterps.errors import RunError
+from heterps.report.read_run import check_is_there
 from heterps.report.trace_spans import DROPPED, STEP, WAIT, trace_spans
 from heterps.report.worker_times import WorkersOverTime, read_worker_file, worker_files
 from heterps.sync.policy import Event
@@ -25,6 +26,7 @@ NAMES = {STEP: "step {}", DROPPED: "step dropped", WAIT: "wait"}
 
 def perfetto_trace(run: Path) -> dict[str, Any]:
     """Return the traces of a run as one object to be written as JSON. Raises RunError if it has none."""
+    check_is_there(run)
     workers, policies = worker_files(run), sorted((run / "traces").glob("stage-*.jsonl"))
     if not workers and not policies:
         raise RunError(f"{run}: there are no traces. `heterps train` writes them, in {run / 'traces'}.")

@@ -31,10 +31,15 @@ class RecordedRun:
     metrics: list[dict[str, Any]]
 
 
-def read_run(folder: Path) -> RecordedRun:
-    """Reads a run folder. Without a summary, or with one older than the metrics, the metrics are summarised."""
+def check_is_there(folder: Path) -> None:
+    """Raise RunError if there is no folder of this name."""
     if not folder.is_dir():
         raise RunError(f"{folder}: there is no such run folder. Runs are in runs/ unless --run named another place.")
+
+
+def read_run(folder: Path) -> RecordedRun:
+    """Reads a run folder. Without a summary, or with one older than the metrics, the metrics are summarised."""
+    check_is_there(folder)
     for name in ("job.yaml", "plan.json"):
         if not (folder / name).is_file():
             raise RunError(f"{folder} is not a run: there is no {name} in it. Name a folder that `heterps train` made.")

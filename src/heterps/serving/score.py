@@ -285,6 +285,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of an export or increment, and check that all its files are there and whole."""
     path = folder / "manifest.json"
     try:
+        if not folder.is_dir():
+            raise ScoreError(f"{folder}: there is no such folder. Name that of a whole export or increment.")
         manifest: dict[str, Any] = json.loads(path.read_bytes())
         said = manifest.pop("manifest_digest")
         if said != digest_of(json.dumps(manifest, sort_keys=True).encode()):

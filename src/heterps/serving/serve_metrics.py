@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -17,7 +16,7 @@ SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)
 class ServeMetrics:
     """Counters of one server, in a registry of their own. Any thread may change them."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "heterps_serve_requests", "Requests by path and HTTP status.", ["path", "code"], registry=registry
@@ -55,7 +54,7 @@ class ServeMetrics:
         self._refused = Counter(
             "heterps_serve_refused_versions", "Looks for a new version that failed.", registry=registry
         )
-        self._now, self._since_s = clock, clock()
+        self._since_s = time.monotonic()
 
     def request(self, path: str, code: int, seconds: float) -> None:
         """Count a request that was answered."""
@@ -73,7 +72,7 @@ class ServeMetrics:
     def version(self, clock: int, *, is_new: bool = True) -> None:
         """Note that another version is in use."""
         self._clock_of_version.set(clock)
-        self._since_s = self._now()
+        self._since_s = time.monotonic()
         if is_new:
             self._versions.inc()
 
@@ -84,7 +83,7 @@ class ServeMetrics:
     @property
     def version_age_s(self) -> float:
         """Seconds since the version in use was put in place."""
-        return self._now() - self._since_s
+        return time.monotonic() - self._since_s
 
     def text(self, num_waiting: int) -> bytes:
         """Return all figures in the text format of Prometheus."""

@@ -15,6 +15,10 @@
 weight_decay w first (L2), except in adamw, where w shrinks apart from the gradient, and in ftrl, which has its own l2.
 
 A row holds its values, then all s (or all m, then all v): the inner loops run over neighbours.
+
+To add an optimizer, write its settings in `config/optimizer_kinds.py`, and here a number with a line in `_STEPS`, a
+case in `coefficients` and a branch in `update`. After any change of `update` run `make clean-kernels`: the kernels that
+call it, in `kernels.py`, were compiled with it, and do not notice.
 """
 
 from __future__ import annotations
@@ -30,26 +34,26 @@ from heterps.config import FTRL, SGD, Adagrad, Adam, AdamW, Momentum, Optimizer,
 from heterps.errors import ConfigError
 
 _SGD, _MOMENTUM, _ADAGRAD, _ROW_ADAGRAD, _ADAM, _FTRL = range(6)
-_KIND = {
-    "sgd": _SGD,
-    "momentum": _MOMENTUM,
-    "adagrad": _ADAGRAD,
-    "row_adagrad": _ROW_ADAGRAD,
-    "adam": _ADAM,
-    "adamw": _ADAM,
-    "ftrl": _FTRL,
+_STEPS = {
+    "sgd": (_SGD, 0),
+    "momentum": (_MOMENTUM, 1),
+    "adagrad": (_ADAGRAD, 1),
+    "row_adagrad": (_ROW_ADAGRAD, 0),  # one a row
+    "adam": (_ADAM, 2),
+    "adamw": (_ADAM, 2),
+    "ftrl": (_FTRL, 2),
 }
-_STATE_WORDS = {"sgd": 0, "momentum": 1, "adagrad": 1, "adam": 2, "adamw": 2, "ftrl": 2}
+"""By the optimizer's name in jobs: its step in `update`, and how many words of state each value has."""
 
 
 def kind_of(optimizer: Optimizer) -> int:
     """Return the number that selects the optimizer's step in the kernels."""
-    return _KIND[optimizer.kind]
+    return _STEPS[optimizer.kind][0]
 
 
 def state_words(optimizer: Optimizer, dim: int) -> int:
     """Return how many words of state `dim` values need."""
-    return 1 if isinstance(optimizer, RowAdagrad) else _STATE_WORDS[optimizer.kind] * dim
+    return 1 if isinstance(optimizer, RowAdagrad) else _STEPS[optimizer.kind][1] * dim
 
 
 def initial_state(optimizer: Optimizer) -> float:
@@ -166,4 +170,4 @@ def update(
                 shrunk = max(abs(z) - l1, np.float32(0.0))
                 words[w + j] = -np.copysign(shrunk, z) / ((beta + np.sqrt(n)) / a + l2)
     else:
-        raise ValueError("update has no step for an optimizer of this kind")
+        raise ValueError("update has no step for this optimizer: if it is new, run `make clean-kernels`")

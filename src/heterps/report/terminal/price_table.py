@@ -22,10 +22,10 @@ from heterps.offers import (
     CORE_INTERRUPTIONS,
     EGRESS_USD_PER_GB,
     GPU_INTERRUPTIONS,
+    LISTED,
     MACHINES,
     MINIMUM_S,
     OFFERS,
-    SOLD,
     SOURCE,
     STARTUP_S,
     device_of,
@@ -56,14 +56,14 @@ def price_list() -> list[dict[str, Any]]:
                 "peak_flops": device.peak_flops if device else None,
                 "memory_bytes_per_s": device.memory_bytes_per_s if device else None,
                 "link_bytes_per_s": device.link.bytes_per_s if device else None,
-                "memory_gb": round(SOLD[name].memory_gb, 1),
-                "port_gbps": round(SOLD[name].unit_port_gbps, 2),
+                "memory_gb": round(LISTED[name].memory_gb, 1),
+                "port_gbps": round(LISTED[name].unit_port_gbps, 2),
                 "egress_zone_usd_per_gb": EGRESS_USD_PER_GB["zone"],
                 "egress_region_usd_per_gb": EGRESS_USD_PER_GB["region"],
-                "machine": SOLD[name].machine,
-                "units_per_machine": SOLD[name].units,
-                "machine_usd_per_hour": MACHINES[SOLD[name].machine].usd_per_hour
-                if SOLD[name].machine in MACHINES
+                "machine": LISTED[name].machine,
+                "units_per_machine": LISTED[name].units,
+                "machine_usd_per_hour": MACHINES[LISTED[name].machine].usd_per_hour
+                if LISTED[name].machine in MACHINES
                 else None,
                 **asdict(terms_of(name)),
             }
