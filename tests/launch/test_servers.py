@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command import heterps
 from server_commands import run_command, started, told_stats
 
 from heterps.config import load_job
@@ -147,3 +148,52 @@ def test_addresses_that_cannot_be_are_refused(words, text, tiny_job, capsys):
     code, _, error = run_command(capsys, "start", str(tiny_job), *words)
     assert code == 2
     assert text in error
+
+
+PLAN = {
+    "version": 1,
+    "method": "mine",
+    "stages": [
+        {"first": 0, "last": 1, "resource": "cpu", "count": 1},
+        {"first": 2, "last": 4, "resource": "big", "count": 1},
+    ],
+    "servers": {"resource": "cpu", "count": 1},
+    "throughput": 0,
+    "hours": 0,
+    "usd": 0,
+    "bottleneck": "not predicted",
+}
+TWO_RESOURCES = """
+launcher: local
+cluster:
+  resources:
+    cpu: {device: cpu, usd_per_hour: 0.04, limit: 9}
+    big: {device: cpu, usd_per_hour: 1.0, limit: 9}
+  server_resource: cpu
+"""
+
+
+def test_servers_that_run_already_serve_a_plan_of_two_stages_if_they_are_given_it(tiny_job: Path) -> None:
+    tiny_job.write_text(tiny_job.read_text() + TWO_RESOURCES)
+    plan = tiny_job.parent / "plan.json"
+    plan.write_text(json.dumps(PLAN))
+
+    def train(run: str, *servers: str) -> str:
+        with tiny_job.open("a") as file:
+            file.write(f"servers: {{addresses: {json.dumps(servers)}}}\n" if servers else "")
+        done = heterps("train", tiny_job, "--plan", plan, "--run", run, cwd=tiny_job.parent)
+        return "" if done.returncode == 0 else done.stderr
+
+    def result(run: str) -> tuple[int, float]:
+        summary = json.loads((tiny_job.parent / run / "summary.json").read_text())
+        return summary["samples"], summary["auc"]
+
+    assert not train("own")
+    text = tiny_job.read_text()
+    for number, options in enumerate([(), ("--plan", str(plan))]):
+        address = f"ipc://{tiny_job.parent}/p{number}"
+        tiny_job.write_text(text)
+        with started(tiny_job, [address], f"server-0 (shard 0 of 1) listens at {address}", *options):
+            said = " ".join(train(f"at-{number}", address).split())
+        assert ("by the same `--plan`" in said) == (not options), said
+    assert result("at-1") == result("own")

@@ -24,6 +24,7 @@ KeyFile = Annotated[
 @group.command(
     epilog=examples(
         "heterps server start job.yaml --address ipc://./ps-0 --address ipc://./ps-1 --shard 0",
+        "heterps server start job.yaml --address ipc://./ps-0 --plan plan.json",
         "heterps server start job.yaml --address ipc://./ps-2 --join ipc://./ps-0",
         "heterps server start job.yaml --address ipc://./ps-0 --metrics 127.0.0.1:9100",
     )
@@ -41,6 +42,13 @@ def start(
         str | None,
         typer.Option(
             metavar="ADDRESS", help="A server of a running job: be one more, empty until `heterps server rebalance`."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="The plan that the job is trained by, of which every stage has dense tables of its own; if left out, "
+            "that of a job with workers."
         ),
     ] = None,
     key: KeyFile = None,
@@ -67,6 +75,7 @@ def start(
     """
     from heterps.launch.server_metrics import ServerFigures
     from heterps.launch.servers import first_roster, joined_roster, run_server
+    from heterps.planning.plan import load_plan
     from heterps.ps.server.server import Server
     from heterps.serving.metrics_socket import open_metrics
     from heterps.training.protocol.stage_tables import job_tables
@@ -81,7 +90,9 @@ def start(
     roster = first_roster(address) if join is None else joined_roster(join, address[0], keys)
     number = shard if join is None else roster.num_shards - 1
     read = load_job(job)
-    server = Server(roster.servers[number].name, roster, job_tables(read), joining=join is not None)
+    by_plan = plan or (read.plan if read.has_workers else None)
+    firsts = [stage.first for stage in load_plan(by_plan).stages] if by_plan is not None else [0]
+    server = Server(roster.servers[number].name, roster, job_tables(read, firsts), joining=join is not None)
 
     def listens(where: str) -> None:
         if json:

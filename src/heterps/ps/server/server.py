@@ -7,7 +7,6 @@
                       [5] contributions to rounds: those that do not fit theirs are refused, others may have to wait
                       [6] run in order, after the rounds that the request says are over; pushes that are in the ledger
                           already are only answered
-
                       [7] with a mirror (mirror_stream.py): what has changed is forwarded, and the answer waits for it
 
 So a peer can send what it likes: the server lives, and what it does not take it counts by reason. A server that is the
@@ -199,7 +198,8 @@ class Server:
         if hello.tables != self.tables.digest:
             raise Refusal(
                 "other_tables",
-                f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job",
+                f"worker {hello.worker} expects other tables than server {self.name} has: start both from the same job "
+                "and, where its plan has several stages, by the same `--plan`",
             )
         self._check_life(hello.worker, hello.incarnation)
         self.mirroring.check_greeting()

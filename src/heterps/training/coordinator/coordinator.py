@@ -84,7 +84,6 @@ def train_staged(
     reason; or, if somebody asks through `control` for another plan, until the checkpoint from which to go on by it.
 
     found  the journal of a coordinator that died, whose servers the fleet has taken over
-
     Of several errors the one is raised that caused the others.
     """
     with ExitStack() as opened:
