@@ -144,7 +144,8 @@ def _results(folder: Path) -> list[tuple[Run, dict[str, Any]]]:
 def table(folder: Path) -> None:
     """Print a line for each case, data set and batch size: its AUC, and how far it is from one process, with spreads.
 
-    The difference is that of runs of one seed, which begin alike and see the same batches.
+    The difference to one process, of the same system and start, is that of runs of one seed: they begin alike and see
+    the same batches.
     """
     results = dict(_results(folder))
     print("| data | batch | training | AUC | against one process | staleness | runs |")
@@ -153,9 +154,10 @@ def table(folder: Path) -> None:
         runs = {each: line for each, line in results.items() if each[:3] == (case, data, batch_size)}
         if not runs:
             continue
-        alone = [results.get(each._replace(case=CASES[0])) for each in runs]
+        single = Case("tensorflow", "asp", 0) if case.launcher == "tensorflow" else CASES[0]._replace(start=case.start)
+        alone = [results.get(each._replace(case=single)) for each in runs]
         far = [line["auc"] - one["auc"] for line, one in zip(runs.values(), alone, strict=True) if one]
-        behind = _spread(far, "+.4f") if far and case != CASES[0] else ""
+        behind = _spread(far, "+.4f") if far and case != single else ""
         stale = [line["staleness"] for line in runs.values() if line["staleness"] is not None]
         figures = f"{_spread([line['auc'] for line in runs.values()], '.4f')} | {behind}"
         late = f"{statistics.median(stale):.2f}" if stale else ""

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 from bench_file import BENCHMARKS, load_bench
+from torch import nn
 
 from heterps.data import synthetic
 
@@ -21,7 +22,7 @@ def bench() -> ModuleType:
 def test_the_table_compares_runs_of_a_seed_with_one_process_and_shows_spreads(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    alone, asp, peer = bench.CASES[0], bench.CASES[1], bench.CASES[3]
+    alone, asp, peer_alone, peer = bench.CASES[:4]
     lines = [
         {
             **case._asdict(),
@@ -29,10 +30,10 @@ def test_the_table_compares_runs_of_a_seed_with_one_process_and_shows_spreads(
             "batch_size": 1024,
             "seed": seed,
             "auc": auc + seed * step,
-            "staleness": None if case == peer else 0.98,
+            "staleness": None if case.launcher == "tensorflow" else 0.98,
             "samples_per_s": 1234.0,
         }
-        for case, auc, step in ((alone, 0.70, 0.01), (asp, 0.69, 0.02), (peer, 0.70, 0.01))
+        for case, auc, step in ((alone, 0.70, 0.01), (asp, 0.69, 0.02), (peer_alone, 0.71, 0.0), (peer, 0.70, 0.01))
         for seed in range(3 if case != peer else 1)
     ]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -43,7 +44,9 @@ def test_the_table_compares_runs_of_a_seed_with_one_process_and_shows_spreads(
         "| data-7 | 1,024 | asp, 2 workers | 0.7100 (0.6900 to 0.7300) | +0.0000 (-0.0100 to +0.0100) | 0.98 | 3 |"
         in out
     )
-    assert "| data-7 | 1,024 | TensorFlow, asynchronous, 2 workers | 0.7000 | +0.0000 |  | 1 |" in out
+    assert "| data-7 | 1,024 | TensorFlow, asynchronous, 2 workers | 0.7000 | -0.0100 |  | 1 |" in out, (
+        "against its own"
+    )
 
 
 def test_the_peer_s_tables_are_as_large_as_the_data_s() -> None:
@@ -95,3 +98,16 @@ def test_real_gains_stand_beside_what_was_expected(tmp_path: Path, capsys: pytes
     advice.main(["--folder", str(tmp_path), "--rows", "8000", "--batch-sizes", "256", "--rounds", "1"])
     lines = capsys.readouterr().out.splitlines()
     assert sum(line.startswith("| 256 | ") for line in lines) == 6
+
+
+def test_dense_layers_start_by_glorot_s_rule_only_where_they_are_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = load_bench("asynchronous/dense_starts.py")
+    starts.main(["--folder", str(tmp_path), "--models", "ctr", "--rows", "3000", "--seeds", "1"])
+    row = capsys.readouterr().out.splitlines()[-1].split("|")
+    assert row[1:3] == [" ctr ", " 0 "]
+    assert row[3] != row[4], "another start, another model"
+    with starts.glorot():
+        assert not nn.Linear(4, 3).bias.any()
+    assert nn.Linear(4, 3).bias.any()
