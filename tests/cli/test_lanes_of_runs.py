@@ -41,3 +41,12 @@ def test_more_lanes_are_there_if_asked_for_and_the_run_says_what_they_mean(job: 
     assert "6 lanes through 2 workers" in said
     assert "about 5 updates old" in said
     assert 3 < summary["staleness"] <= 5.5
+
+
+def test_four_workers_make_gradients_so_old_that_the_run_says_it(job: Path) -> None:
+    summary, said = train(job, None, "--workers", 4, "--sync", "asp")
+    assert "4 workers: this many batches are under way at once" in said
+    assert "about 3 updates old" in said
+    assert summary["staleness"] <= 3.5
+    _, said = train(job, None, "--workers", 4, "--sync", "bsp")
+    assert "updates old" not in said, "in rounds nothing is"

@@ -15,6 +15,9 @@ from heterps.training.model.objectives import is_mean_over_samples
 from heterps.training.protocol.layout import Layout, StageLayout, accumulating, enough_lanes, worker_name
 from heterps.training.protocol.stage_tables import stage_tables
 
+OLD = 3
+"""From this many updates on a gradient is old enough to cost quality where batches are large."""
+
 
 def check_layout(job: Job, layout: Layout, model: nn.Module) -> None:
     """ConfigError where the job cannot run in this layout."""
@@ -111,15 +114,18 @@ def layout_warnings(job: Job, layout: Layout, model: nn.Module) -> list[str]:
 
 
 def _staleness_warning(layout: Layout) -> str | None:
-    """Tell of gradients that are older than the number of workers makes one expect."""
-    workers = max(len(stage.workers) for stage in layout.stages)
-    if layout.in_rounds or layout.num_lanes <= workers:
+    """Tell of gradients that are older than the number of workers makes one expect, or old enough to cost quality."""
+    workers, age = max(len(stage.workers) for stage in layout.stages), layout.num_lanes - 1
+    if layout.in_rounds or (layout.num_lanes <= workers and age < OLD):
         return None
-    through = f"{len(layout.stages)} stages" if len(layout.stages) > 1 else f"{workers} workers"
+    through, instead = f"{workers} workers", "fewer workers, or rounds (sync: bsp)"
+    if layout.num_lanes > workers:
+        stages = f"{len(layout.stages)} stages" if len(layout.stages) > 1 else through
+        through = f"{layout.num_lanes} lanes through {stages}"
+        instead = f"fewer lanes (workers.lanes, at least {workers})"
     return (
-        f"{layout.num_lanes} lanes through {through}: this many batches are under way at once, and a gradient is about "
-        f"{layout.num_lanes - 1} updates old when it is applied. If quality suffers, use a smaller learning rate, or "
-        f"fewer lanes (workers.lanes, at least {workers})"
+        f"{through}: this many batches are under way at once, and a gradient is about {age} updates old when it is "
+        f"applied. If quality suffers, use a smaller learning rate, or {instead}"
     )
 
 
