@@ -116,9 +116,11 @@ def test_distinct_keys_are_exact_while_few_and_near_when_many():
 
 
 def test_without_the_label_column_there_is_no_mean(folder):
-    description = describe(str(folder), label="click")
+    description = describe(str(folder), label="")
     assert description.label is None
     assert description.label_mean is None
+    with pytest.raises(DataError, match=r"there is no column 'labels'. Did you mean 'label'\?"):
+        describe(str(folder), label="labels")
 
 
 def test_files_with_other_columns_are_refused(folder):

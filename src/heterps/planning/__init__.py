@@ -8,7 +8,8 @@ cost          cost (the model of the paper), real (ports, memory, overheads), ma
               fit (do profile and cluster match?)
 prediction    prediction (seconds by term, interval), expected (of rented machines), local (of this machine),
               inline (of one process)
-exact search  chains with chain_kernels, labels (of partial plans); kernels (shared loops)
+exact search  chains (units sold one by one), offer_chains with unit_values (units in limited offers),
+              chain_kernels, labels (of partial plans); kernels (shared loops)
 in rounds     rounds (how long one takes), round_stages, round_labels, round_bounds, round_boxes, round_kernels
 in lanes      lanes (ASP, SSP, DSSP: how many keep all busy)
 search        schedulers/, provisioners/

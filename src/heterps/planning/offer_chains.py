@@ -15,12 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from heterps.planning import chain_kernels as kernels
-from heterps.planning.chains import Chain, Undecided
+from heterps.planning.chains import Chain, Undecided, WeighedLabels
 from heterps.planning.cost import ROUNDING, UNLIMITED, Floats, Ints, Problem, Schedules
 from heterps.planning.kernels import least_count, traffic_of
-from heterps.planning.labels import Labels
 from heterps.planning.market import all_paid_s, cover, stretch
-from heterps.planning.unit_values import Column, best_values, sold_singly
+from heterps.planning.unit_values import UnitColumn, best_values, sold_singly
 
 LABELS = (12, 48, 192)
 """Largest number of labels per state, by effort."""
@@ -229,11 +228,11 @@ class OfferChains:
         self._columns = [column.schedule for column, share in zip(columns, shares, strict=False) if share > 0]
         return min(highest, ceiling)
 
-    def _column(self, schedule: Schedules, tau: float, servers: Ints) -> Column | None:
+    def _column(self, schedule: Schedules, tau: float, servers: Ints) -> UnitColumn | None:
         """Return what a chain needs at tau, besides units as a rate; None if it is never that fast."""
         units = self._units(schedule, tau) + servers
         rate = self._traffic(schedule) / tau + self._disk_usd
-        return Column(schedule, units, rate) if (units < UNLIMITED).all() else None
+        return UnitColumn(schedule, units, rate) if (units < UNLIMITED).all() else None
 
     def _by_labels(self, tau: float, known: Chain, servers: Ints, width: int) -> tuple[Chain, float]:
         """Return the lighter of the known chain and the best that labels find, and a bound on the weight of others."""
@@ -250,7 +249,7 @@ class OfferChains:
                 np.minimum(free, self._most), tracked, tau, known.weight - beside,
                 self._others, labels.weight, labels.bound, labels.units, labels.before, labels.num,
             )  # fmt: skip
-            ends = labels.ends() if self._offers is not None else labels.lightest()
+            ends = labels.ends() if self._offers is not None else [at for at in [labels.lightest()] if at >= 0]
             over = [labels.units[at] > free for at in ends]
             if self._offers is None and any(one.any() for one in over):
                 self._tracked |= over[0]
@@ -260,16 +259,3 @@ class OfferChains:
                 if weight < known.weight:
                     known = Chain(weight, labels.schedule(at))
             return known, missed
-
-
-class WeighedLabels(Labels):
-    """The arrays of chain_kernels.extend_labels."""
-
-    def __init__(self, width: int, num_layers: int, num_resources: int) -> None:
-        super().__init__(width, num_layers, num_resources)
-        self.weight, self.bound = np.empty(self.total), np.empty(self.total)
-        self.units = np.empty((self.total, num_resources), np.int64)
-
-    def lightest(self) -> list[int]:
-        """Return the index of the lightest label that covers all layers, if there is one."""
-        return sorted(self.ends(), key=lambda label: float(self.weight[label]))[:1]

@@ -26,7 +26,7 @@ from heterps.planning.cost import Floats, Ints, Schedules
 from heterps.planning.market import Offers
 
 
-class Column(NamedTuple):
+class UnitColumn(NamedTuple):
     """A chain of stages with its servers: all units [T] that it needs, and what it pays besides."""
 
     schedule: Schedules
@@ -34,7 +34,7 @@ class Column(NamedTuple):
     rate: float
 
 
-class Values(NamedTuple):
+class UnitValues(NamedTuple):
     """Values of units [T], the bound that no values exceed, and the share of each column in the cheapest mix."""
 
     values: Floats
@@ -49,7 +49,7 @@ def sold_singly(prices: Floats, limits: Ints, started: Floats) -> Offers:
     return Offers(one_each, np.array(prices, np.float64), limits, started, nothing, nothing, nothing)
 
 
-def best_values(offers: Offers, usd: Floats, columns: Sequence[Column], ceiling: float) -> Values | None:
+def best_values(offers: Offers, usd: Floats, columns: Sequence[UnitColumn], ceiling: float) -> UnitValues | None:
     """Return the values with the highest bound that the columns allow, at most the ceiling; None if it fails.
 
     `usd` [J] is what one of each offer costs, in the unit of the columns' rates and of the ceiling.
@@ -66,7 +66,7 @@ def best_values(offers: Offers, usd: Floats, columns: Sequence[Column], ceiling:
     if not mixed.success:
         return None
     values = _raised(offers, usd, np.maximum(-mixed.ineqlin.marginals, 0.0))
-    return Values(values, float(mixed.fun), mixed.x[num:-1])
+    return UnitValues(values, float(mixed.fun), mixed.x[num:-1])
 
 
 def _raised(offers: Offers, usd: Floats, values: Floats) -> Floats:
