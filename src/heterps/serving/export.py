@@ -40,7 +40,7 @@ from heterps.serving.source import Trained, with_trained
 from heterps.serving.towers import forwards, has_towers, require_faiss, write_items
 
 MODULES = ("score.py", "score_files.py", "score_inputs.py", "score_rows.py")
-PART_ROWS = 1 << 17
+PART_ROWS = 1 << 14
 """Number of rows that are in memory at once, and in a row group."""
 CHECK_BYTES = 1 << 30
 """Exports below this size are opened and compared with the trained model before they get their name."""
