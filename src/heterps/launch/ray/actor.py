@@ -138,7 +138,7 @@ class Actor:
         if isinstance(error, ray.exceptions.ActorUnavailableError):
             self.is_out_of_reach = True
             return PeerLost(f"{self.called} is gone: Ray cannot reach it any more, so its process or its node died")
-        return PeerLost(f"{self.called} is gone: {summary_of(str(error))}")
+        return PeerLost(f"{self.called} is gone: {summary_of(str(error)).rstrip('.')}")
 
 
 def summary_of(text: str) -> str:

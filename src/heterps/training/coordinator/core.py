@@ -370,7 +370,7 @@ class CoordinatorCore:
         """Go on without a worker until it is replaced, or for good at the end. None where that cannot be."""
         if self.is_ending:
             return None if self._state.is_any else self.recovery.let_go(worker, why)
-        why += self.silence.last_word(worker, self._now)
+        why += "" if is_preempted else self.silence.last_word(worker, self._now)
         effects = self.recovery.lose(worker, why, self.layout, self._now, is_preempted=is_preempted)
         if effects is not None:
             self._places.left(worker)
