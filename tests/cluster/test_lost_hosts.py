@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hosts import QUICK_RAY, Hosts, address, join_ray, start_ray
-from runs import (
+from cluster_runs import (
     BETWEEN,
     DEADLINE_S,
     ON_RAY,
@@ -20,6 +19,7 @@ from runs import (
     with_server,
     write_plan,
 )
+from hosts import QUICK_RAY, Hosts, address, join_ray, start_ray
 
 pytestmark = pytest.mark.slow
 LOST = 8

@@ -8,10 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from command import COMMAND
-from hosts import QUICK_RAY, Hosts, Way, join_ray, start_ray
-
-from runs import (
+from cluster_runs import (
     DEADLINE_S,
     KEY,
     NUM_BATCHES,
@@ -27,6 +24,8 @@ from runs import (
     with_server,
     write_plan,
 )
+from command import COMMAND
+from hosts import QUICK_RAY, Hosts, Way, join_ray, start_ray
 
 pytestmark = pytest.mark.slow
 SLOW = "48kbit"

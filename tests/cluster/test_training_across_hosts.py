@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hosts import Hosts, start_ray
-from runs import (
+from cluster_runs import (
     DEADLINE_S,
     NUM_BATCHES,
     ON_RAY,
@@ -22,6 +21,7 @@ from runs import (
     with_server,
     write_plan,
 )
+from hosts import Hosts, start_ray
 
 from heterps.profiling.profile import Cost, LayerProfile, Profile
 
