@@ -82,7 +82,7 @@ def test_a_killed_run_goes_on_with_what_its_servers_hold(tmp_path: Path, long: A
 @pytest.mark.parametrize("sync", ["bsp", pytest.param("ssp:2", marks=pytest.mark.slow)])
 def test_servers_with_mirrors_wait_too_and_have_mirrors_again(tmp_path: Path, long: Any, sync: str) -> None:
     """A server is killed after the first command, one that was a mirror until then, and a mirror before the second."""
-    epochs = 500
+    epochs = 300
     long(epochs, sync=sync, servers={"replicas": 1, "count": 2}, metrics_every_samples=640)  # the pipe holds 27 lines
     metrics, events = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "events.jsonl"
     with started("train", "long.yaml", "--run", "run", cwd=tmp_path) as process:
