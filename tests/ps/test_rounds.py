@@ -34,7 +34,7 @@ from heterps.ps.server import refusals
 from heterps.ps.server import server as server_module
 from heterps.ps.server.server import Server
 from heterps.ps.shard.ledger import Ledger, PushSource
-from heterps.ps.shard.rounds import Contribution, Stash, push_once
+from heterps.ps.shard.rounds import Contribution, Stash, end_rounds, push_once
 from heterps.report.terminal.server_table import server_table
 from heterps.wire import Channel, MemoryNetwork, Packed, PackedKeys, Received
 from heterps.wire.message import contiguous
@@ -174,6 +174,20 @@ def test_a_stash_counts_what_it_keeps() -> None:
     assert (len(stash), stash.num_bytes, stash.newest) == (3, 80 + 24 + 48, 4)
     stash.add("dense", Round(4, 1, 3), dense)
     assert (len(stash), stash.num_bytes) == (4, 40 + 24 + 48), "what is summed takes the room of one"
+
+
+def test_only_whole_rounds_are_summed_ahead() -> None:
+    ledger, stash = Ledger(), Stash()
+    for number, parts in ((1, (1, 0)), (2, (1,))):
+        for part in parts:
+            stash.add("rows", Round(number, part, 2, waits=True), Contribution(KEYS, GRADS, part))
+    before = stash.num_bytes
+    stash.sum_ahead()
+    assert stash.num_bytes == before - (24 + 48), "of round 1 the sum is kept, of round 2 the part that came"
+    applied: list[Contribution] = []
+    end_rounds(ledger, stash, 2, lambda _: applied.append)
+    assert [one.samples for one in applied] == [0], "the second is not whole"
+    np.testing.assert_array_equal(applied[0].grads, 2 * GRADS)
 
 
 def test_a_round_that_fails_to_apply_is_in_doubt_and_never_applied_again() -> None:

@@ -61,6 +61,7 @@ def serve(
                     reach(mirror.name, mirror.address)
             _send(server, channel, answers)
             server.mirroring.settle()  # after it was said to be here: a mirror runs what it has taken
+            server.shard.sum_ahead()
         del received  # its frames may be in memory that the peer waits for
         if now >= tick_at:
             _send(server, channel, server.tick(now))

@@ -143,6 +143,12 @@ class Stash:
             raise ValueError(f"round {number} of table {table} does not wait for a factor here")
         return gathered.sum()
 
+    def sum_ahead(self) -> None:
+        """Sum rounds whose parts have all come, before it is known what becomes of them."""
+        for gathered in self._rounds.values():
+            if gathered.is_complete:
+                gathered.sum()
+
     def set_factor(self, table: str, number: int, factor: float) -> None:
         """Say what the sum of a round that waits is multiplied by."""
         self._rounds[table, number].factor = factor

@@ -108,6 +108,11 @@ class Shard:
         for dense in self.dense.values():
             dense.end_rounds(rounds)
 
+    def sum_ahead(self) -> None:
+        """Sum rounds whose parts have all come: nobody waits for that before it is told that they are over."""
+        for stash in self.stashes:
+            stash.sum_ahead()
+
     def drop_rounds(self, source: PushSource, table: str, sequence: int) -> None:
         """Drop the contributions to rounds of any table that wait, as a push; see PieceSet.drop_rounds."""
         self.pieces_of(table).drop_rounds(source, table, sequence)
