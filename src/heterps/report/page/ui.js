@@ -27,26 +27,36 @@ function keepReader(change) {
 // A stream ends with what was new, and the browser asks again a second later: no page holds one of the six connections
 // that a browser has for all windows of a host. So a stream is lost only if it ends before it has begun.
 if (live && live.dataset.events) {
-  const events = new EventSource(live.dataset.events + "?seen=" + encodeURIComponent(live.dataset.digest));
-  let hasBegun = false, isLost = false;
-  events.addEventListener("body", (event) => { keepReader(() => { live.innerHTML = event.data; }); });
-  events.addEventListener("now", (event) => {
-    const part = live.querySelector(".now");
-    if (part) keepReader(() => { part.outerHTML = event.data; });
-  });
-  events.addEventListener("end", () => { events.close(); document.getElementById("actions")?.remove(); say("The job has ended."); });
-  events.addEventListener("open", () => {
-    hasBegun = true;
-    if (isLost) say("");
-    isLost = false;
-  });
-  events.addEventListener("error", () => {
-    if (!hasBegun) {
-      isLost = true;
-      say(events.readyState === EventSource.CLOSED ? "This run is not shown here any more." : "No connection: trying again.");
-    }
+  let events = null, seen = live.dataset.digest, hasBegun = false, isLost = false, hasEnded = false;
+  const told = {
+    body: (event) => { seen = event.lastEventId; keepReader(() => { live.innerHTML = event.data; }); },
+    now: (event) => {
+      const part = live.querySelector(".now");
+      if (part) keepReader(() => { part.outerHTML = event.data; });
+    },
+    end: () => { hasEnded = true; events.close(); document.getElementById("actions")?.remove(); say("The job has ended."); },
+    open: () => {
+      hasBegun = true;
+      if (isLost) say("");
+      isLost = false;
+    },
+    error: () => {
+      if (!hasBegun) {
+        isLost = true;
+        say(events.readyState === EventSource.CLOSED ? "This run is not shown here any more." : "No connection: trying again.");
+      }
+      hasBegun = false;
+    },
+  };
+  const follow = () => {
+    events?.close();
+    if (document.hidden || hasEnded) return;  // a page that nobody sees asks for nothing
     hasBegun = false;
-  });
+    events = new EventSource(live.dataset.events + "?seen=" + encodeURIComponent(seen));
+    for (const [kind, hear] of Object.entries(told)) events.addEventListener(kind, hear);
+  };
+  document.addEventListener("visibilitychange", follow);
+  follow();
 }
 
 for (const form of document.querySelectorAll("form[data-action]")) {
