@@ -72,19 +72,15 @@ def train_with_pauses(job: Job, run: Path, pauses: Pauses) -> None:
     assert len(pauses.losses) == NUM_BATCHES
 
 
+CASES = [("dssp:1:4", Rules(1, 4, "next", "all")), ("asp", Rules(float("inf"))), ("ssp:2", Rules(2))]
 SLOW = [
-    ("asp", Rules(float("inf"))),
     ("ssp:0", Rules(0)),
-    ("ssp:2", Rules(2)),
     ("dssp:1:4+fastest+lower", Rules(1, 4, "lower", "fastest")),
     ("dssp:1:4+elapsed", Rules(1, 4, "next", "all")),
 ]
 
 
-@pytest.mark.parametrize(
-    ("sync", "rules"),
-    [("dssp:1:4", Rules(1, 4, "next", "all")), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
-)
+@pytest.mark.parametrize(("sync", "rules"), [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
 def test_leads_stay_within_bounds_and_every_batch_is_trained_once(
     tmp_path: Path, job: Job, children: dict[str, list[Child]], sync: str, rules: Rules
 ) -> None:
