@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from heterps.config import Schema
 from heterps.data import reader as reader_module
+from heterps.data import stream as stream_module
 from heterps.data.reader import Position, Reader
 from heterps.data.stream import BatchStream
 from heterps.errors import DataError, PeerLost
@@ -93,9 +94,11 @@ def got(stream, keys):
 
 @pytest.mark.parametrize("kind", ["whole", "gappy", "bags"])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_all_batches_in_order_are_those_of_the_reader_and_end_as_it_does(files, kind, shuffle):
+@pytest.mark.parametrize("epochs_ahead", [0, 2, 3])
+def test_all_batches_in_order_are_those_of_the_reader_and_end_as_it_does(files, kind, shuffle, epochs_ahead):
     batches, _ = read_all(open_reader(files, kind, shuffle=shuffle), 3)
     with BatchStream(open_reader(files, kind, shuffle=shuffle), 3, unchanged) as stream:
+        stream.read_ahead(epochs_ahead)
         for epoch in range(3):
             keys = [key for key in batches if key[0] == epoch]
             assert got(stream, keys) == {key: batches[key] for key in keys}
@@ -109,14 +112,16 @@ def test_all_batches_in_order_are_those_of_the_reader_and_end_as_it_does(files, 
     kind=st.sampled_from(["whole", "gappy", "bags"]),
     batch_size=st.integers(1, 60),
     shuffle=st.booleans(),
-    depth=st.integers(1, 4),
+    depth=st.integers(0, 4),
+    epochs_ahead=st.integers(0, 2),
     data=st.data(),
 )
-def test_any_batches_in_any_order_are_those_of_the_reader(files, kind, batch_size, shuffle, depth, data):
+def test_any_batches_in_any_order_are_those_of_the_reader(files, kind, batch_size, shuffle, depth, epochs_ahead, data):
     batches, starts = read_all(open_reader(files, kind, batch_size, shuffle=shuffle), 2)
     keys = data.draw(st.lists(st.sampled_from(sorted(batches)), max_size=12))
     expected = data.draw(st.lists(st.sampled_from(sorted(starts)), max_size=5))
     with BatchStream(open_reader(files, kind, batch_size, shuffle=shuffle), depth, unchanged) as stream:
+        stream.read_ahead(epochs_ahead)
         for key in expected:
             stream.expect(*key)
         for epoch, number in keys:
@@ -191,6 +196,50 @@ def test_a_batch_that_takes_too_long_is_named(files):
             stream.get(1, 4, 0.01)
         go_on.set()
         assert len(stream.get(1, 4, DEADLINE_S)) == 10
+
+
+def test_the_next_block_is_decoded_while_one_is_used_and_none_twice(files, monkeypatch):
+    reader, decoded, is_wanted = open_reader(files, batch_size=5), [], threading.Semaphore(0)
+    decode = reader.decode
+
+    def counted(epoch, block):
+        decoded.append((epoch, block))
+        is_wanted.release()
+        return decode(epoch, block)
+
+    monkeypatch.setattr(reader, "decode", counted)
+    blocks = [(epoch, block) for epoch in range(2) for block in range(len(reader.epoch(epoch).blocks))]
+    with BatchStream(reader, 1, unchanged) as stream:
+        stream.read_ahead(2)
+        assert len(stream.get(0, 0, DEADLINE_S)) == 5, "of the first block, and there is more in it"
+        for _ in range(2):
+            assert is_wanted.acquire(timeout=DEADLINE_S)
+        assert decoded == blocks[:2], "the second is decoded though nobody has asked for a batch of it"
+        for epoch in range(2):
+            for number in range(20):
+                stream.get(epoch, number, DEADLINE_S)
+                assert len(stream._state._blocks._decoded) <= stream_module.BLOCKS_KEPT, "a block is large"
+    assert decoded == blocks
+
+
+def test_a_block_that_cannot_be_read_ahead_is_an_error_of_its_own_batches_only(tmp_path, monkeypatch):
+    write(tmp_path / "data.parquet", list(range(40)), row_group_size=20)
+    reader = Reader(str(tmp_path), SCHEMA, batch_size=10, shuffle=False)
+    decode, failures = reader.decode, [OSError("the disk is away")]
+
+    def sometimes(epoch, block):
+        if block == 1 and failures:
+            raise failures.pop()
+        return decode(epoch, block)
+
+    monkeypatch.setattr(reader, "decode", sometimes)
+    with BatchStream(reader, 1, unchanged) as stream:
+        stream.read_ahead(1)
+        for number in (0, 1):
+            assert len(stream.get(0, number, DEADLINE_S)) == 10
+        with pytest.raises(OSError, match="the disk is away"):
+            stream.get(0, 2, DEADLINE_S)
+        assert len(stream.get(0, 2, DEADLINE_S)) == 10, "it is tried again"
 
 
 def test_an_error_of_the_data_comes_out_of_the_batch_concerned_only(tmp_path):

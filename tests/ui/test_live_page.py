@@ -65,22 +65,26 @@ def turn(page: Page, *, hidden: bool) -> None:
 def test_a_page_in_the_background_asks_for_nothing_and_is_up_to_date_when_it_is_seen(place: Path) -> None:
     from playwright.sync_api import expect
 
-    with training(place, "--workers", "1") as job, ui(place) as client, browser() as found:
-        with page_of(found, str(client.base_url.join("run/live/"))) as (page, _):
-            samples, asked = samples_of(page), list[str]()
-            expect(samples).not_to_have_text(samples.inner_text(), timeout=ANSWER_MS)
-            turn(page, hidden=True)
-            shown = samples.inner_text()
-            page.on("request", lambda request: asked.append(request.url))
-            page.wait_for_timeout(2500)
-            assert (asked, samples.inner_text()) == ([], shown)
-            os.kill(job.pid, signal.SIGINT)
-            assert job.wait(60) == 130
-            assert page.get_by_text("The job has ended.").count() == 0
-            turn(page, hidden=False)
-            page.get_by_text("The job has ended.").wait_for()
-            page.get_by_text("stopped by SIGINT").first.wait_for()
-            assert len(asked) > 0
+    with (
+        training(place, "--workers", "1") as job,
+        ui(place) as client,
+        browser() as found,
+        page_of(found, str(client.base_url.join("run/live/"))) as (page, _),
+    ):
+        samples, asked = samples_of(page), list[str]()
+        expect(samples).not_to_have_text(samples.inner_text(), timeout=ANSWER_MS)
+        turn(page, hidden=True)
+        shown = samples.inner_text()
+        page.on("request", lambda request: asked.append(request.url))
+        page.wait_for_timeout(2500)
+        assert (asked, samples.inner_text()) == ([], shown)
+        os.kill(job.pid, signal.SIGINT)
+        assert job.wait(60) == 130
+        assert page.get_by_text("The job has ended.").count() == 0
+        turn(page, hidden=False)
+        page.get_by_text("The job has ended.").wait_for()
+        page.get_by_text("stopped by SIGINT").first.wait_for()
+        assert len(asked) > 0
 
 
 def test_a_live_run_is_followed_scaled_and_stopped(place: Path) -> None:

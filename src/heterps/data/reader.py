@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any
 
@@ -24,6 +25,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from heterps.background import start
 from heterps.config import Job, Schema, Split
 from heterps.config.data import Paths
 from heterps.data.batch import Batch
@@ -99,7 +101,7 @@ class Reader:
         may_skip = "skip" in (self.schema.dense_missing, self.schema.slot_missing)
         self._kept_rows: dict[RowGroup, int] = {} if may_skip else dict(self._part_rows)
         self._epochs: OrderedDict[int, Epoch] = OrderedDict()
-        self._epochs_lock = Lock()
+        self._epochs_lock, self._decoding = Lock(), Lock()
         if not 1 <= batch_size <= self.num_rows:
             raise DataError(
                 f"{self.dataset.files[0].address}: a batch of {batch_size:,} samples cannot be made of "
@@ -240,7 +242,8 @@ class Reader:
     def decode(self, epoch: int, block: int) -> BlockRows:
         """Decode a block of an epoch; return it with its rows in their order, and remember their number."""
         groups = self.epoch(epoch).blocks[block]
-        blocks = self._decode_groups(groups) if self.shared is None else self._decode_shared(groups, epoch, block)
+        with self._decoding:
+            blocks = self._decode_groups(groups) if self.shared is None else self._decode_shared(groups, epoch, block)
         self._kept_rows.update((group, len(decoded.rows)) for group, decoded in zip(groups, blocks, strict=True))
         whole = blocks[0] if len(blocks) == 1 else joined(blocks)
         return whole, self._shuffled(whole.rows, epoch, block)
@@ -301,17 +304,33 @@ class Blocks:
     def __init__(self, reader: Reader, num_kept: int = 1) -> None:
         self._reader = reader
         self._num_kept = num_kept
-        self._decoded: OrderedDict[tuple[int, int], BlockRows] = OrderedDict()
+        self._decoded: OrderedDict[tuple[int, int], BlockRows | Future[BlockRows]] = OrderedDict()
 
     def rows(self, epoch: int, block: int) -> BlockRows:
         """Return a block, decoded if needed, and its rows in their order."""
-        key = (epoch, block)
-        if key not in self._decoded:
-            while len(self._decoded) >= self._num_kept:  # before decoding the next: a block is large
-                self._decoded.popitem(last=False)
-            self._decoded[key] = self._reader.decode(epoch, block)
-        self._decoded.move_to_end(key)
-        return self._decoded[key]
+        if (found := self._decoded.pop((epoch, block), None)) is None:
+            self._make_room()
+            found = self._reader.decode(epoch, block)
+        rows = found.result() if isinstance(found, Future) else found
+        self._decoded[epoch, block] = rows
+        return rows
+
+    def read_ahead(self, epoch: int, block: int) -> None:
+        """Begin to decode a block on a thread of its own, unless it is here. An error is raised by `rows`."""
+        if (epoch, block) not in self._decoded:
+            self._make_room()
+            self._decoded[epoch, block] = start(partial(self._reader.decode, epoch, block), "prefetch")
+
+    def close(self) -> None:
+        """Forget all blocks, when those that are being decoded are done."""
+        while self._decoded:
+            _, found = self._decoded.popitem()
+            if isinstance(found, Future):
+                found.exception()
+
+    def _make_room(self) -> None:
+        while len(self._decoded) >= self._num_kept:  # before decoding the next: a block is large
+            self._decoded.popitem(last=False)
 
     def batch(self, at: Position) -> tuple[BatchRows, Position] | None:
         """Return the rows of the batch that starts at a position, and the position after it; None if none are left."""

@@ -27,7 +27,7 @@ Key = tuple[int, int]
 """The epoch, and the number of a batch in it, from 0."""
 
 BLOCKS_KEPT = 2
-"""Number of decoded blocks in memory: the current one, and one to return to after a batch of another block."""
+"""Number of decoded blocks in memory: the current one, and the next, or one to return to after a batch of another."""
 
 
 class BatchStream(OwnsThread):
@@ -50,6 +50,13 @@ class BatchStream(OwnsThread):
         """Announce that this batch will be asked for, after those announced before."""
         if self._state.depth:
             self._state.want((epoch, number))
+
+    def read_ahead(self, epochs: int) -> None:
+        """Decode each block while the one before it is used: all batches of so many epochs are asked for, in order.
+
+        With 0 epochs they are not, as where others get some of them, and blocks are decoded when they are needed.
+        """
+        self._state.epochs_in_order = epochs if self._state.depth else 0
 
     def forget_before(self, epoch: int, number: int) -> None:
         """Drop expected batches before this one that were not asked for: they went to other workers."""
@@ -83,7 +90,7 @@ class _StreamState:
     def __init__(self, reader: Reader, depth: int, prepare: Callable[[BatchRows], Batch]) -> None:
         self.reader = reader
         self.changed = threading.Condition()  # guards what is below, and the reader's epochs
-        self.depth = depth
+        self.depth, self.epochs_in_order = depth, 0
         self._prepare = prepare
         self._blocks = Blocks(reader, BLOCKS_KEPT)  # used by the thread only
         self._wanted: deque[Key] = deque()
@@ -178,6 +185,7 @@ class _StreamState:
     def run(self) -> None:
         while (key := self._next()) is not None:
             self.make_now(key)
+        self._blocks.close()
 
     def _next(self) -> Key | None:
         """Wait for a wanted batch [1]; None once closed."""
@@ -205,7 +213,17 @@ class _StreamState:
             return None
         found = self._blocks.batch(position)
         assert found is not None, f"batch {number} of epoch {epoch} is known to be there"
-        return self._prepare(found[0])  # [3]
+        rows, after = found
+        self._read_ahead(after)
+        return self._prepare(rows)  # [3]
+
+    def _read_ahead(self, at: Position) -> None:
+        """Begin to decode the block after the one in which the next batch starts, where batches come in order."""
+        block = at.block + (at.row > 0)
+        if at.epoch < self.epochs_in_order and block < len(self.reader.epoch(at.epoch).blocks):
+            self._blocks.read_ahead(at.epoch, block)
+        elif at.epoch + 1 < self.epochs_in_order:
+            self._blocks.read_ahead(at.epoch + 1, 0)
 
     def _find(self, epoch: int, number: int) -> Position | None:
         """Find the start of a batch [2]; None if the epoch has fewer, which is known from then on."""

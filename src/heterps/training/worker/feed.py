@@ -68,13 +68,13 @@ class Feed:
 
     def __init__(self, job: Job, reader: Reader, inputs: Sequence[str], folder: str = "") -> None:
         self._inputs, self._reader = inputs, reader
-        self._deadline_s, self._depth = job.workers.deadline_s, job.data.prefetch
+        self._deadline_s, self._depth, self._epochs = job.workers.deadline_s, job.data.prefetch, job.data.epochs
         self._stream = BatchStream(reader, job.data.prefetch, self._prepare)
         self._num_counted = 0
         self._shared: SharedRows | None = None
         if folder:  # a file system that several machines see is not for sharing memory
             own = Path(folder) / f"rows-{platform.node()}"
-            self._shared = SharedRows(own, reader.blocks_within(self._depth + 1))
+            self._shared = SharedRows(own, 1 + reader.blocks_within(self._depth + 1))  # one is read ahead
         self._share = _Share()  # replaced as a whole, for the thread that reads sees it too
 
     def follow(self, layout: Layout, lanes: Sequence[int], replicas: Replicas) -> None:
@@ -84,6 +84,7 @@ class Feed:
         """
         is_shared = layout.in_rounds and len(layout.stages[0].workers) > 1
         self._reader.shared = self._shared if is_shared else None
+        self._stream.read_ahead(self._epochs if layout.in_rounds or layout.num_lanes == 1 else 0)
         self._share = _Share(layout if layout.in_rounds else None, lanes, replicas)
 
     def take(self, go: Go) -> LanePieces | None:
