@@ -128,31 +128,41 @@ def test_a_worker_goes_on_in_its_run():
     assert numbers(leases, "ba") == [8, 9]  # the last run is b's, and a shares it
 
 
-def test_near_the_end_a_worker_takes_from_the_longest_run_of_another():
+def test_with_the_half_of_its_run_a_worker_has_the_next_and_can_be_told_where_it_begins():
+    leases = Leases(1, 16, run=4)
+    assert numbers(leases, "aba") == [0, 4, 1]
+    assert [leases.next_run("a", 0, 1), leases.next_run("b", 0, 4)] == [8, 0]
+    assert numbers(leases, "baa") == [5, 2, 3]
+    assert [leases.next_run("a", 0, 3), leases.next_run("b", 0, 5)] == [8, 12]
+    assert numbers(leases, "acc") == [8, 12, 13], "a second run that nobody has begun goes to who has none"
+    assert [leases.next_run(worker, 0, number) for worker, number in (("a", 8), ("b", 5), ("nobody", 0))] == [0, 0, 0]
+
+
+def test_near_the_end_a_worker_takes_from_another_that_has_most_left():
     leases = Leases(1, 12, run=4)
-    assert numbers(leases, "aabbbc") == [0, 1, 4, 5, 6, 8]
-    assert numbers(leases, "dddddd") == [9, 2, 10, 3, 7, 11]  # of equal ones the lowest
+    assert numbers(leases, "aabbbc") == [0, 1, 8, 9, 10, 4]  # the last is of the second run of a
+    assert numbers(leases, "dddddd") == [5, 2, 6, 3, 7, 11]  # of equal ones the lowest
     assert leases.take("d") is None
 
 
 def test_a_run_ends_with_its_block_though_it_starts_in_the_middle():
     leases = Leases(1, 12, run=4, start=(0, 2))
-    assert numbers(leases, "aba") == [2, 4, 3]
+    assert numbers(leases, "aba") == [2, 8, 3]  # 4 to 7 are the next run of a
     assert leases.first == (0, 2)
 
 
 def test_batches_of_a_worker_that_left_are_handed_out_first_and_its_run_before_fresh_ones():
     leases = Leases(1, 12, run=4)
-    assert numbers(leases, "aab") == [0, 1, 4]
+    assert numbers(leases, "aab") == [0, 1, 8]
     assert leases.give_back("a") == [(0, 0), (0, 1)]
-    assert numbers(leases, "bbbcc") == [0, 1, 5, 2, 3]
+    assert numbers(leases, "bbcccb") == [0, 1, 2, 3, 4, 9]
     assert leases.give_back("nobody") == []
 
 
 @pytest.mark.parametrize("leaving", ["abc", "acb", "bac", "bca", "cab", "cba"])
 def test_batches_that_came_back_are_handed_out_lowest_first_whoever_left_first(leaving):
     leases = Leases(1, 12, run=4)
-    assert numbers(leases, "aabbcc") == [0, 1, 4, 5, 8, 9]
+    assert numbers(leases, "aabbcc") == [0, 1, 8, 9, 4, 5]
     for worker in leaving:
         leases.give_back(worker)
     assert numbers(leases, "d" * 12) == [0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11]

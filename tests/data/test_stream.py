@@ -198,9 +198,9 @@ def test_a_batch_that_takes_too_long_is_named(files):
         assert len(stream.get(1, 4, DEADLINE_S)) == 10
 
 
-def test_the_next_block_is_decoded_while_one_is_used_and_none_twice(files, monkeypatch):
-    reader, decoded, is_wanted = open_reader(files, batch_size=5), [], threading.Semaphore(0)
-    decode = reader.decode
+def watch_blocks(reader, monkeypatch):
+    """The blocks that are decoded, as (epoch, number), and a semaphore that counts them."""
+    decoded, is_wanted, decode = [], threading.Semaphore(0), reader.decode
 
     def counted(epoch, block):
         decoded.append((epoch, block))
@@ -208,6 +208,27 @@ def test_the_next_block_is_decoded_while_one_is_used_and_none_twice(files, monke
         return decode(epoch, block)
 
     monkeypatch.setattr(reader, "decode", counted)
+    return decoded, is_wanted
+
+
+def test_of_batches_that_are_shared_with_others_the_announced_one_is_decoded_ahead(files, monkeypatch):
+    reader = open_reader(files, batch_size=5)
+    decoded, is_wanted = watch_blocks(reader, monkeypatch)
+    with BatchStream(reader, 1, unchanged) as stream:
+        stream.announce(0, 15)
+        stream.get(0, 0, DEADLINE_S)
+        for _ in range(2):
+            assert is_wanted.acquire(timeout=DEADLINE_S)
+        there = reader.position_of(0, 15)
+        assert decoded == [(0, 0), (0, there.block)]
+        assert len(stream.get(0, 15, DEADLINE_S)) == 5
+    assert decoded[:2] == [(0, 0), (0, there.block)]
+    assert decoded.count((0, there.block)) == 1
+
+
+def test_the_next_block_is_decoded_while_one_is_used_and_none_twice(files, monkeypatch):
+    reader = open_reader(files, batch_size=5)
+    decoded, is_wanted = watch_blocks(reader, monkeypatch)
     blocks = [(epoch, block) for epoch in range(2) for block in range(len(reader.epoch(epoch).blocks))]
     with BatchStream(reader, 1, unchanged) as stream:
         stream.read_ahead(2)

@@ -15,6 +15,7 @@ from heterps.config import Data, Job, Schema
 from heterps.data.batch import Batch
 from heterps.data.decode import Decoder
 from heterps.data.reader import Reader, open_reader
+from heterps.data.stream import BatchStream
 from heterps.model.zoo import ZOO
 from heterps.training.model.replicas import Replicas
 from heterps.training.protocol.messages import ALL_LANES, Go
@@ -105,6 +106,15 @@ def test_without_rounds_a_lane_has_the_whole_batch(feed: Feed, job: Job, replica
     assert list(pieces.values) == [2]
     assert values is not None
     np.testing.assert_array_equal(values["dense"].numpy(), batches(job)[1].dense)
+
+
+def test_the_run_that_a_worker_goes_on_with_is_announced(feed: Feed, replicas: Replicas, monkeypatch):
+    announced: list[tuple[int, int]] = []
+    monkeypatch.setattr(BatchStream, "announce", lambda self, *key: announced.append(key))
+    feed.follow(make_layout((2,), 2, in_rounds=False), [0], replicas)
+    for next_run in (0, 3):
+        assert feed.take(Go(0, 1, 0, 1, 2, next_run=next_run)) is not None
+    assert announced == [(1, 3)]
 
 
 def test_an_epoch_has_so_many_batches_and_no_more(feed: Feed, replicas: Replicas):

@@ -86,15 +86,20 @@ def test_an_iteration_that_found_no_batch_was_none():
 
 
 def test_the_rest_of_a_run_whose_worker_has_left_goes_to_the_next_that_comes():
-    leases = Leases(1, 12, run=4)
+    leases = Leases(1, 18, run=6)
     flow = LaneFlow(make_layout((2,), 2), [(0,)], ASP(), leases)
-    assert [go.batch for _, go in flow.start(0.0)] == [0, 4]
+    assert [go.batch for _, go in flow.start(0.0)] == [0, 6]
     flow.hold()
     for worker, lane in (("worker-1.0", 0), ("worker-1.1", 1)):
         assert take_push(flow, pushed(worker, lane, 1), None, 1.0) == []
     stage = StageLayout(0, 0, "cpu", ("worker-1.0", "worker-1.2"))
     flow.change(Layout((stage,), 2, 2), 2.0)
-    assert [(worker, go.batch) for worker, go in flow.start(3.0)] == [("worker-1.0", 1), ("worker-1.2", 5)]
+    assert [(worker, go.batch) for worker, go in flow.start(3.0)] == [("worker-1.0", 1), ("worker-1.2", 7)]
+
+
+def test_a_worker_is_told_where_the_run_begins_that_it_goes_on_with():
+    flow = LaneFlow(make_layout((2,), 2), [(0,)], ASP(), Leases(1, 12, run=2))
+    assert [(go.batch, go.next_run) for _, go in flow.start(0.0)] == [(0, 2), (4, 6)]
 
 
 BOUNDS = {"asp": None, "ssp:0": 0, "ssp:2": 2, "dssp:1:3": 4, "dssp:0:2+elapsed": 2}

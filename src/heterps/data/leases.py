@@ -1,16 +1,17 @@
 """Leases: which batches of which epoch are handed out, acknowledged, or returned.
 
-    epoch 0   |########|##a.....|#bb.....|ccc.....|       |   #      acknowledged
-              |<-run-->|<-of a->|<-of b->|<-of c->| free  |   a b c  leased to a worker
-                                                              .      the rest of that worker's run
+    epoch 0   |########|####aa..|#bb.....|........|       |   #      acknowledged
+              |<-run-->|<-of a->|<-of b->|<-of a->| free  |   a b    leased to a worker
+                                                              .      the rest of that worker's runs
 
 A pure state machine: its answers depend only on the order of the coordinator's calls. A worker continues in its run,
-consecutive batches of about one block, so that few workers decode the same block. It gets
+consecutive batches of about one block, so that few workers decode the same block. With the half of a run it has the
+next one, so that it can decode that block meanwhile. It gets
 
     [1] a returned batch, the lowest first            (its worker left; the end of the epoch should not wait for it)
-    [2] the next batch of its own run
+    [2] the next batch of its own runs
     [3] the first batch of the lowest free run: a new one, or the rest of the run of a worker that left
-    [4] the next batch of the longest run of another worker: near the end of an epoch workers share what is left
+    [4] from the worker that has most left, its second run, or a batch of its only one: near the end all share the rest
     [5] if all batches of an epoch are handed out: one of the next epoch
 
 In order (BSP) a run is one batch, so that [3] hands out batch after batch. Acknowledged batches are kept as ranges.
@@ -89,6 +90,10 @@ class Leases:
                 return epoch, number
         return None
 
+    def next_run(self, worker: str, epoch: int, number: int) -> int:
+        """Return with which batch the run begins that a worker, which has this lease, will go on with; 0 if unknown."""
+        return self._open[epoch - self._epoch].next_run(worker, number)
+
     def claim(self, worker: str, epoch: int, number: int) -> None:
         """Hand out a certain batch that nobody holds, as it was handed out before a coordinator died.
 
@@ -164,7 +169,7 @@ class _Epoch:
         stops = [*(first for first, _ in done), sys.maxsize if end is None else end]
         holes = [range(start, stop) for start, stop in zip(starts, stops, strict=True)]
         self._free = [hole for hole in holes if hole]  # in no worker's run, ascending
-        self._runs: dict[str, range] = {}  # the rest of each worker's run
+        self._runs: dict[str, list[range]] = {}  # the rest of each worker's run, and its second one
 
     @property
     def low(self) -> int:
@@ -182,17 +187,31 @@ class _Epoch:
             return self.returned.pop(0)  # [1]
         if worker not in self._runs:  # else [2]
             if self._free:
-                self._runs[worker] = self._cut_run(run)  # [3]
+                self._runs[worker] = [self._cut_run(run)]  # [3]
             elif self._runs:
-                worker = max(self._runs, key=lambda other: (len(self._runs[other]), -self._runs[other].start))  # [4]
+                other = max(self._runs, key=self._num_left)  # [4]
+                if len(self._runs[other]) > 1:
+                    self._runs[worker] = [self._runs[other].pop()]
+                else:
+                    worker = other
             else:
                 return None
-        number, rest = self._runs[worker].start, self._runs[worker][1:]
-        if rest:
-            self._runs[worker] = rest
-        else:
+        runs = self._runs[worker]
+        number, rest = runs[0].start, runs[0][1:]
+        runs[:1] = [rest] if rest else []
+        if self._free and len(runs) < 2 and 0 < len(rest) <= run // 2:
+            runs.append(self._cut_run(run))
+        if not runs:
             del self._runs[worker]
         return number
+
+    def next_run(self, worker: str, number: int) -> int:
+        """Return where the first run of a worker begins that is not the rest of the one with this batch; 0: nowhere."""
+        return next((run.start for run in self._runs.get(worker, []) if run.start != number + 1), 0)
+
+    def _num_left(self, worker: str) -> tuple[int, int]:
+        """How many batches a worker's runs have; of two workers with as many, who is at the lower one."""
+        return sum(map(len, self._runs[worker])), -self._runs[worker][0].start
 
     def _cut_run(self, run: int) -> range:
         free = self._free.pop(0)
@@ -218,14 +237,15 @@ class _Epoch:
                 self.done[right - 1][1] = self.done.pop(right)[1]
 
     def leave(self, worker: str) -> None:
-        """Free the run of this worker for others."""
-        rest = self._runs.pop(worker, None)
-        if rest is not None:
-            insort(self._free, rest, key=lambda free: free.start)
+        """Free the runs of this worker for others."""
+        for run in self._runs.pop(worker, []):
+            insort(self._free, run, key=lambda free: free.start)
 
     def cut(self, end: int) -> None:
         """Drop the numbers from `end`: they do not exist."""
         del self.returned[bisect_left(self.returned, end) :]
         self._free = [cut for free in self._free if (cut := range(free.start, min(free.stop, end)))]
-        runs = {worker: range(run.start, min(run.stop, end)) for worker, run in self._runs.items()}
-        self._runs = {worker: run for worker, run in runs.items() if run}
+        for worker, runs in list(self._runs.items()):
+            runs[:] = [cut for run in runs if (cut := range(run.start, min(run.stop, end)))]
+            if not runs:
+                del self._runs[worker]

@@ -54,9 +54,14 @@ class BatchStream(OwnsThread):
     def read_ahead(self, epochs: int) -> None:
         """Decode each block while the one before it is used: all batches of so many epochs are asked for, in order.
 
-        With 0 epochs they are not, as where others get some of them, and blocks are decoded when they are needed.
+        With 0 epochs they are not, as where others get some of them, and a block is decoded ahead only if it has the
+        batch that is `announced`.
         """
         self._state.epochs_in_order = epochs if self._state.depth else 0
+
+    def announce(self, epoch: int, number: int) -> None:
+        """Say which batch will be asked for once those that follow the last one are over, in another block."""
+        self._state.announced = epoch, number
 
     def forget_before(self, epoch: int, number: int) -> None:
         """Drop expected batches before this one that were not asked for: they went to other workers."""
@@ -91,6 +96,7 @@ class _StreamState:
         self.reader = reader
         self.changed = threading.Condition()  # guards what is below, and the reader's epochs
         self.depth, self.epochs_in_order = depth, 0
+        self.announced: Key | None = None
         self._prepare = prepare
         self._blocks = Blocks(reader, BLOCKS_KEPT)  # used by the thread only
         self._wanted: deque[Key] = deque()
@@ -218,7 +224,13 @@ class _StreamState:
         return self._prepare(rows)  # [3]
 
     def _read_ahead(self, at: Position) -> None:
-        """Begin to decode the block after the one in which the next batch starts, where batches come in order."""
+        """Begin to decode the block that is needed after the one in which the next batch starts, if it is known."""
+        if self.announced is not None and not self.epochs_in_order:
+            with self.changed:
+                there = self.reader.position_of(*self.announced)
+            if there is not None and self.depth:
+                self._blocks.read_ahead(there.epoch, there.block)
+            return
         block = at.block + (at.row > 0)
         if at.epoch < self.epochs_in_order and block < len(self.reader.epoch(at.epoch).blocks):
             self._blocks.read_ahead(at.epoch, block)

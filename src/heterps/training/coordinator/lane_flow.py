@@ -162,7 +162,8 @@ class LaneFlow(Flow):
         assert lane.lease is not None
         self.staleness.pulled(_member(number))
         lead = max(policy.lead(_member(number)) for policy in self.policies.values())
-        return lane.worker, Go(number, lane.iteration, self.samples, *lane.lease, lead)
+        next_run = self.leases.next_run(lane.worker, *lane.lease)
+        return lane.worker, Go(number, lane.iteration, self.samples, *lane.lease, lead, next_run)
 
     def _may_start(self, lane: _Lane) -> bool:
         return lane.lease is None and not lane.lacks_worker and len(lane.released) == len(self.groups)

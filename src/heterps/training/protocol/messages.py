@@ -48,7 +48,8 @@ class Assign(Struct, frozen=True, tag="assign"):
 class Go(Struct, frozen=True, tag="go"):
     """Start iteration `iteration` of a lane, or round `iteration` of all lanes. Workers of stage 0 are told the batch.
 
-    `samples` were trained on before: schedules need them.
+    `samples` were trained on before: schedules need them. The worker will go on with batch `next_run`, after those that
+    follow this one, so that it may decode it meanwhile; 0: nobody knows.
     """
 
     lane: Lane
@@ -57,6 +58,7 @@ class Go(Struct, frozen=True, tag="go"):
     epoch: Count = 0
     batch: Count = 0
     lead: Count = 0  # iterations that the lane is ahead of the slowest, for rows that may be stale
+    next_run: Count = 0
 
 
 class AskState(Struct, frozen=True, tag="ask_state"):

@@ -98,6 +98,8 @@ class Feed:
         self._stream.forget_before(go.epoch, go.batch)
         for ahead in range(1, self._depth + 1):  # most probably
             self._stream.expect(go.epoch, go.batch + ahead)
+        if go.next_run:
+            self._stream.announce(go.epoch, go.next_run)
         return LanePieces(batch.num_samples, self._pieces(batch, go.lane))
 
     def upcoming(self, go: Go) -> PreparedSlots | None:
