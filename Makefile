@@ -52,7 +52,7 @@ site: setup
 
 # Asks the other sites that pages link to whether the links still lead somewhere. No test does.
 links: setup
-	$(BIN)/python -m sphinx -b linkcheck -q -c docs . docs/_build/links
+	@$(BIN)/python docs/check_links.py
 
 # Compiled kernels stay beside their sources. One that calls a kernel of another file does not notice its changes.
 clean-kernels:

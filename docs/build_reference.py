@@ -24,7 +24,7 @@ from pydantic.fields import FieldInfo
 from heterps import errors
 from heterps.cli import app
 from heterps.config import Job
-from heterps.ps.server.stats import ServerStats, TableStats, TierStats
+from heterps.ps.server.stats import MirrorStats, ServerStats, TableStats, TierStats
 from heterps.report.exposition import text_of
 from heterps.report.prometheus import OF_JOBS, OF_STAGES, OF_TRAFFIC, RunFacts, exposition
 from heterps.report.prometheus_servers import ServerFacts, server_families
@@ -274,7 +274,8 @@ SERVERS_HEAD = """\
 
 A running job tells these of its servers, under every launcher, and [`heterps server start
 --metrics`](../how-to/servers.md#prometheus) of a server that was started by hand, with an empty `run`;
-`docs/monitoring/grafana.json` draws them. Figures of disks are told of tables with [tiers](../how-to/tiers.md).
+`docs/monitoring/grafana.json` draws them. Figures of disks are told of tables with [tiers](../how-to/tiers.md), those
+of mirrors by each server that has [one](../how-to/servers.md#a-server-that-dies-is-replaced).
 """
 SERVED_HEAD = """\
 ## A model that is served
@@ -300,6 +301,7 @@ def _told_of_a_server() -> bytes:
     kept = {"held": 0, "kept": 0, "waits_for": [], "dropped": {"later": 1}, "silence_s": {"worker-1.0": 1.0}}
     counted = {"workers": 1, "requests": 1, "repeats": 0, "rows_per_s": 1.0, "latency_s": {}}
     stats = ServerStats("server-0", 0, 1, 0, 1, **counted, **kept, tables={"embedding": table}, octaves=[1])
+    stats.mirror = MirrorStats("server-0.1", True, 1, 0, 0, 0.0)
     return text_of(server_families([ServerFacts(stats)]))
 
 

@@ -51,3 +51,22 @@ def test_a_hundred_layers_on_eight_resources_are_planned_near_the_bound_in_round
     problem = load_bench("schedulers/rounds.py").make_problem(100, 8, limits, 20_000.0)
     found = search(problem, exact_scheduler(problem), SearchBudget(seconds=60))
     assert found.usd <= found.bound_usd * 1.02
+
+
+def test_the_seconds_and_the_bill_of_a_plan_in_rounds_are_told_by_what_they_are_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--explain", "--layers", "16", "--resources", "2", "--floors", "20000", "--whole-step", "1", "1.3"]
+    monkeypatch.setattr("sys.argv", ["rounds.py", *words])
+    load_bench("schedulers/rounds.py").main()
+    _, *plans = capsys.readouterr().out.split("\n**")
+    assert [text.partition("**")[0].rpartition(" ")[2] for text in plans] == ["1", "1.3"]
+    undivided = []
+    for text in plans:
+        cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+        undivided.append(next(float(row[2]) for row in cells if row[:1] == ["r0"] and len(row) == 5))
+        paid = [float(row[2]) for row in cells if len(row) == 3 and row[2].replace(".", "").isdigit()]
+        told = float(text.partition("**: ")[2].partition(" USD")[0])
+        assert sum(paid) == pytest.approx(told, abs=0.03), "the parts add up to the bill"
+    assert undivided[1] == pytest.approx(1.3 * undivided[0], rel=1e-3), "cores do not divide it however many they are"
+    assert "traffic between zones" in plans[1]

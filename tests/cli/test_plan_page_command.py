@@ -107,6 +107,6 @@ def test_the_searches_of_compared_methods_are_on_the_page(files: list[str]) -> N
     searched = [option for option in compared.options if option.trace]
     assert page.count("schedules billed</text>") == len(searched) > 3
     for option in searched:
-        assert f'<th scope="row">{option.method}</th>' in page
-    assert '<th scope="row">&lt;brute&gt;</th>' in page
+        assert f'<th scope="row" data-head="Method">{option.method}</th>' in page
+    assert '<th scope="row" data-head="Method">&lt;brute&gt;</th>' in page
     assert "found no plan" in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from test_plan_command import CLUSTER, PROFILE, run
+
+from heterps.ps.keys.placement import largest_share
 
 SAMPLES = ("--samples", "1e9")
 FACTS = """
@@ -78,10 +81,20 @@ def test_spot_units_share_a_stage_with_units_on_demand(plan: Any) -> None:
 def test_tables_must_fit_into_the_memory_of_servers_and_what_does_not_is_said_in_bytes(plan: Any) -> None:
     _, made = plan(FACTS, "--throughput", "20000", "--rows", "1e8")
     assert made["servers"]["count"] >= 1e8 * 160 / 4e9
+    code, words = plan(FACTS, "--throughput", "20000", "--rows", "3e10")
+    words = " ".join(words.split())
+    assert code == 3
+    assert "the tables take 4.8 TB in the end, the largest part on" in words
+    least = int(words.partition("raise the limit of cpu to ")[2].partition(", or its")[0].replace(",", ""))
+    assert least > 1.3 * 3e10 * 160 / 4e9, "the largest of so many parts is far above the average"
     code, words = plan(FACTS, "--throughput", "20000", "--rows", "1e12")
     assert code == 3
-    assert "the tables take 160 TB in the end" in words
-    assert "raise the limit of cpu to 40,00" in words
+    assert "the limit of cpu to" not in words, "there are no more than 16,384 servers"
+
+
+def least_for(servers: float) -> int:
+    """Least number of servers that hold what `servers` would, if all had an equal part of it."""
+    return next(n for n in itertools.count(math.ceil(servers)) if servers * largest_share(n) * 1.001 <= 1)
 
 
 def test_servers_have_room_for_the_upper_end_of_what_the_growth_allows(plan: Any) -> None:
@@ -89,9 +102,9 @@ def test_servers_have_room_for_the_upper_end_of_what_the_growth_allows(plan: Any
     _, sure = plan(FACTS, "--throughput", "20000", version=2, tables=[table])
     _, unsure = plan(FACTS, "--throughput", "20000", version=2, tables=[table | {"exponent_error": 0.2}])
     rows = 1e9**0.9
-    assert sure["servers"]["count"] == math.ceil(rows * 100 / 4e9)
+    assert sure["servers"]["count"] == least_for(rows * 100 / 4e9)
     most = rows * math.exp(1.645 * 0.2 * math.log(1e9 / 2e5))
-    assert unsure["servers"]["count"] == math.ceil(most * 100 / 4e9)
+    assert unsure["servers"]["count"] == least_for(most * 100 / 4e9)
     code, words = plan(FACTS, "--throughput", "20000", version=2, tables=[table | {"exponent_error": 3.0}])
     assert code == 3
     assert "in the end (12.6 GB are expected)" in " ".join(words.split())
@@ -278,14 +291,14 @@ def test_rows_on_disk_need_fewer_servers_and_their_disks_are_paid(plan: Any) -> 
     tiered = (*asked, "--rows-in-memory", "0.1")
     _, free = plan(yaml.safe_dump(facts), *tiered)
     assert in_memory["servers"]["count"] >= 1e9 * 160 / 4e9
-    assert free["servers"]["count"] == pytest.approx((1e8 * 160 + 9e8 * 12.5) / 4e9, abs=1)
+    assert free["servers"]["count"] == least_for((1e8 * 160 + 9e8 * 12.5) / 4e9)
     facts["resources"]["cpu"]["disk_usd_per_gb_hour"] = 0.001
     _, paid = plan(yaml.safe_dump(facts), *tiered)
     hours = 1e9 / paid["throughput"] / 3600
     assert paid["usd"] - free["usd"] == pytest.approx(hours * 144 * 0.001, rel=0.01)
     facts["resources"]["cpu"]["disk_gb"] = 2
     _, many = plan(yaml.safe_dump(facts), *tiered)
-    assert many["servers"]["count"] == 72
+    assert many["servers"]["count"] == least_for(144 / 2)
     facts["resources"]["cpu"]["disk_gb"] = 0.01
     code, words = plan(yaml.safe_dump(facts), *tiered)
     assert code == 3

@@ -13,7 +13,10 @@ from heterps.cli import main
 from heterps.cli.status import ask_status
 from heterps.config import Emulation, load_cluster, load_job
 from heterps.launch import train
+from heterps.planning.api import make_problem
+from heterps.planning.bill import bill as bill_of
 from heterps.planning.plan import load_plan
+from heterps.profiling.profile import ProfiledJob, load_profile
 from heterps.training.run.observer import Observer
 from heterps.ui.what_if import read_basis
 
@@ -130,6 +133,29 @@ def test_a_resource_that_became_cheap_is_taken_and_one_that_did_not_is_not(job, 
         assert watched.changes.acquire(timeout=DEADLINE_S)
         assert load_job("run/job.yaml").plan == "run/plan-3.json"
         assert unpredicted("run/plan-1.json") == make_plan([1], []), "the first is kept: it says how fast to be"
+
+
+@pytest.mark.parametrize("profiled_for", [None, ProfiledJob(sync="asp")])
+def test_bills_are_of_the_job_that_runs_whatever_job_was_profiled(job, heterps, profiled_for):
+    """As those of `heterps plan` with a profile of that job: with all-reduce no weights go to servers."""
+    profile = load_profile(job.profile)
+    layers = tuple(layer.model_copy(update={"dense_bytes": 10**8, "server_s": 0.001}) for layer in profile.layers)
+    profile = profile.model_copy(update={"version": 2, "layers": layers, "job": profiled_for})
+    profile.write(job.profile)
+    resources = {name: {**one, "port_gbps": 10.0} for name, one in CLUSTER["resources"].items()}
+    plan = make_plan([2], [], sync="bsp", lanes=2)
+    plan.write(job.plan)
+    throughputs = {}
+    for dense in ("servers", "all_reduce"):
+        fields = {"cluster": {**CLUSTER, "resources": resources}, "workers": {"channel": "memory", "dense": dense}}
+        changed = job.model_validate({**job.model_dump(), **fields})
+        with running(changed, dense):
+            told = json.loads(heterps("replan", dense, "--price", "big=1000", "--json")[1])
+        throughputs[dense] = (told["by_profile"] or told)["old"]["throughput"]
+        of_job = profile.model_copy(update={"job": ProfiledJob.of(changed)})
+        problem = make_problem(of_job, changed.cluster, 1.0, told["samples"], sync="bsp")
+        assert throughputs[dense] == pytest.approx(bill_of(problem, plan.stages, 1).throughput)
+    assert throughputs["all_reduce"] > 1.01 * throughputs["servers"]
 
 
 def test_a_job_is_not_replanned_onto_devices_that_are_not_here(job, heterps):

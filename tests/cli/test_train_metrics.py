@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from heterps.cli import main
 from heterps.report import prometheus, prometheus_servers
+from heterps.report.prometheus_servers import OF_MIRRORS
 
+SYNCED = "heterps_server_mirror_synced"
 WITHIN_S = 120.0
 ENDED_S = 60.0
 TOKEN = "a-long-enough-token"
@@ -27,6 +29,7 @@ Told = dict[str, list[tuple[dict[str, str], float]]]
 LONG = "checkpoint: {every_samples: 640}\nservers: {count: 2}\ntiers: {memory_bytes: 1000000}\n"
 OFTEN_ABSENT = {
     "heterps_server_dropped_total",  # no message was refused
+    *(name for name in prometheus_servers.NAMES if "_mirror_" in name),  # there are none
     "heterps_stage_queue",  # there is one stage
     *("heterps_job_auc", "heterps_job_log_loss", "heterps_job_staleness"),  # the open interval has just begun
     *("heterps_stage_samples_per_second", "heterps_stage_time_share"),
@@ -105,6 +108,25 @@ def test_a_local_job_tells_what_its_servers_hold_and_who_is_silent(tiny_job: Pat
     assert silent >= {"worker-1.0", "worker-1.1"}
     assert all(value > 0 for _, value in told["heterps_server_disk_free_bytes"])
     assert sum(value for _, value in told["heterps_traffic_bytes"]) > 0
+
+
+def test_a_job_tells_which_server_has_which_mirror_and_how_near_it_is(tiny_job: Path) -> None:
+    more = "checkpoint: {every_samples: 640}\nservers: {count: 2, replicas: 1}\n"
+    with trained(tiny_job, "--launcher", "local", "--workers", "2", more=more) as url:
+        told = until(url, lambda told: [value for _, value in told.get(SYNCED, ())] == [1.0, 1.0])
+        sent = {labels["mirror"]: value for labels, value in told["heterps_server_mirror_requests_total"]}
+        later = until(
+            url,
+            lambda now: all(
+                value > sent[labels["mirror"]] for labels, value in now["heterps_server_mirror_requests_total"]
+            ),
+        )
+    assert {(labels["server"], labels["mirror"]) for labels, _ in told[SYNCED]} == {
+        (f"server-{number}", f"server-{number}.1") for number in range(2)
+    }
+    for name in set(OF_MIRRORS) - {"heterps_server_mirror_requests"}:
+        assert len(later[name]) == 2, name
+        assert all(value >= 0 for _, value in later[name]), name
 
 
 @pytest.mark.slow

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from elastic import CLUSTER, make_plan
 
-from heterps.config import Cluster, Data, Job, load_cluster, load_job
+from heterps.config import Cluster, Data, Job, load_cluster
 from heterps.errors import ConfigError, PlanInfeasible, RunError
 from heterps.launch.replanning import Wishes, ask_to_follow, new_cluster, propose, write_files
-from heterps.planning.api import make_problem
-from heterps.planning.bill import bill as bill_of
 from heterps.planning.plan import load_plan
-from heterps.profiling.profile import Cost, LayerProfile, Profile, ProfiledJob, load_profile
+from heterps.profiling.profile import Cost, LayerProfile, Profile, TableGrowth, load_profile
 from heterps.training.run.commands import CommandReply
 from heterps.training.run.control import Found
 from heterps.training.run.folder import ALWAYS_MEASURED
@@ -55,32 +53,38 @@ def test_what_runs_is_billed_for_what_is_left_with_the_counts_that_it_has(found)
     assert proposal.old.usd == pytest.approx(32_000 / 640 / 3600 * 3)  # 2 cpu and a server at 1 USD
 
 
-@pytest.mark.parametrize("profiled_for", [None, ProfiledJob(sync="asp")])
-def test_plans_are_billed_for_the_job_that_runs_whatever_job_was_profiled(found, profiled_for):
-    """As `heterps plan` does with a profile of that job: with all-reduce no weights go to servers."""
+def test_servers_hold_the_rows_of_all_samples_and_not_only_of_those_that_are_left(found):
+    """A plan for the rest of a job must not have fewer servers than its tables need already."""
     path = found.directory / "profile.json"
-    profile = load_profile(path)
-    moved = [layer.model_copy(update={"dense_bytes": 10**9, "weight_bytes": 10**9}) for layer in profile.layers]
-    profile = profile.model_copy(update={"version": 2, "layers": tuple(moved), "job": profiled_for})
-    profile.write(path)
-    job = load_job(found.folder / "job.yaml")
-    resources = {name: one.model_copy(update={"port_gbps": 10.0}) for name, one in job.cluster.resources.items()}
-    cluster = job.cluster.model_copy(update={"resources": resources})
-    running = load_plan(found.folder / "plan.json").model_copy(update={"sync": "bsp", "lanes": 2})
-    running.write(found.folder / "plan.json")
+    growth = TableGrowth(name="rows", row_bytes=100, coefficient=1.0, exponent=1.0)
+    load_profile(path).model_copy(update={"version": 2, "tables": (growth,)}).write(path)
+    (found.folder / "memory.yaml").write_text(dump_yaml(with_memory(100 * 10_000 * 1.1)))
+    wishes = Wishes(cluster=found.folder / "memory.yaml")
+    for left in (32_000, 1000):
+        proposal = propose(found, status(samples=33_000 - left), wishes)
+        assert proposal.new.servers.count == 4, "for 33,000 rows"
+        assert proposal.new.hours == pytest.approx(left / proposal.new.throughput / 3600)
 
-    def told(dense):
-        workers = job.workers.model_copy(update={"dense": dense})
-        changed = job.model_copy(update={"workers": workers, "cluster": cluster})
-        (found.folder / "job.yaml").write_text(dump_yaml(changed))
-        of_job = profile.model_copy(update={"job": ProfiledJob.of(changed)})
-        problem = make_problem(of_job, cluster, 1.0, 32_000)
-        proposal = propose(found, status(workers=2), Wishes())
-        stages = [running.stages[0].model_copy(update={"count": 2})]
-        assert proposal.old.throughput == pytest.approx(bill_of(problem, stages, 1).throughput)
-        return proposal.old.throughput
 
-    assert told("all_reduce") > 1.01 * told("servers")
+def test_what_the_plan_was_asked_to_have_room_for_counts_again(found):
+    (found.folder / "memory.yaml").write_text(dump_yaml(with_memory(1e6)))
+    running = load_plan(found.folder / "plan.json")
+    wishes = Wishes(cluster=found.folder / "memory.yaml", throughput=100.0)
+    counts = []
+    for asked in ({}, {"rows": 25_000.0}, {"rows": 25_000.0, "rows_in_memory": 0.3}):
+        running.model_copy(update={"sync": "bsp", **asked}).write(found.folder / "plan.json")
+        new = propose(found, status(), wishes).new
+        assert (new.rows, new.rows_in_memory) == (asked.get("rows"), asked.get("rows_in_memory"))
+        counts.append(new.servers.count)
+    assert counts[0] < counts[2] < counts[1]
+    assert counts[1] >= 25_000 * 160 / 1e6
+
+
+def with_memory(num_bytes: float) -> Cluster:
+    """The cluster, whose cores have so much memory."""
+    cluster = Cluster.model_validate(CLUSTER)
+    cpu = cluster.resources["cpu"].model_copy(update={"memory_gb": num_bytes / 1e9})
+    return cluster.model_copy(update={"resources": {**cluster.resources, "cpu": cpu}})
 
 
 def test_the_plan_that_runs_stays_where_nothing_is_cheaper(found):

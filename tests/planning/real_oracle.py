@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from planning_oracle import split
@@ -13,6 +14,7 @@ from planning_oracle import split
 from heterps.config import Cluster
 from heterps.planning.real import Conditions
 from heterps.profiling.profile import Profile
+from heterps.ps.keys.placement import owners
 
 GB = 1e9
 LATENCY_S = 30e-6
@@ -241,6 +243,29 @@ def round_s(
     return launched + reduced + one + others + ((rest + moved_s) / servers if servers else 0.0)
 
 
+def split_rows(conditions: Conditions, rows: float) -> tuple[float, float]:
+    """(in memory, on disk) of the rows of a server, of 160 bytes each; what is on disk takes 12.5 bytes of memory."""
+    if conditions.rows_in_memory is not None:
+        return rows * conditions.rows_in_memory, rows * (1 - conditions.rows_in_memory)
+    if conditions.tiers_bytes is None or rows * 160 <= conditions.tiers_bytes:
+        return rows, 0.0
+    hot = (conditions.tiers_bytes - 12.5 * rows) / (160 - 12.5)
+    return max(hot, 0.0), rows - max(hot, 0.0)
+
+
+def tables_fit(cluster: Cluster, conditions: Conditions, weights: float, servers: int) -> bool:
+    """Whether the server with the most slots has memory and disk for its rows, and for a few more by chance."""
+    server, rows = cluster.resources[cluster.server_resource], conditions.rows or 0
+    share = max(Counter(owners(servers).tolist()).values()) / len(owners(servers))
+    hot, cold = split_rows(conditions, rows * share + 5 * math.sqrt(rows * share * (1 - share)))
+    of_rows, on_disk = hot * 160 + cold * 12.5, cold * 160
+    if server.memory_gb is not None and of_rows + weights / servers > server.memory_gb * GB:
+        return False
+    if conditions.rows_in_memory is None and of_rows > (conditions.tiers_bytes or math.inf) * (1 + 1e-9):
+        return False
+    return server.disk_gb is None or on_disk <= server.disk_gb * GB
+
+
 def plans(
     profile: Profile, cluster: Cluster, conditions: Conditions, samples: float
 ) -> Iterator[tuple[float, float, list[tuple[int, int, str, int]], int]]:
@@ -251,27 +276,23 @@ def plans(
     if server.port_gbps is not None and server_s:
         moved = sum((layer.row_bytes or 0) + 2 * (layer.dense_bytes or 0) for layer in profile.layers)
         server_s = max(server_s, moved / (server.port_gbps * GB / 8))
-    in_memory = (conditions.rows or 0) * conditions.rows_in_memory
-    on_disk = (conditions.rows or 0) - in_memory
     weights = 0 if conditions.all_reduce else 3 * sum(layer.dense_bytes or 0 for layer in profile.layers)
-    held = in_memory * 160 + on_disk * 12.5 + weights
-    least = 1 if server.memory_gb is None else max(math.ceil(held / (server.memory_gb * GB)), 1)
-    if server.disk_gb is not None:
-        least = max(least, math.ceil(on_disk * 160 / (server.disk_gb * GB)))
     has_servers = server_s > 0
-    disk_usd_per_s = on_disk * 160 / GB * server.disk_usd_per_gb_hour / 3600 if has_servers else 0.0
     most = {
         name: (resource.limit if _is_sold_alone(cluster, name) else 0)
         + (resource.spot.limit if resource.spot else 0)
         + sum(machine.limit * machine.units.get(name, 0) for machine in cluster.machines.values())
         for name, resource in cluster.resources.items()
     }
+    numbers = [n for n in range(1, most[cluster.server_resource] + 1) if tables_fit(cluster, conditions, weights, n)]
+    on_disk = split_rows(conditions, (conditions.rows or 0) / numbers[0])[1] * numbers[0] if numbers else 0.0
+    disk_usd_per_s = on_disk * 160 / GB * server.disk_usd_per_gb_hour / 3600 if has_servers else 0.0
     for schedule in itertools.product(cluster.resources, repeat=len(profile.layers)):
         if any(name not in layer.costs for layer, name in zip(profile.layers, schedule, strict=True)):
             continue
         stages = split(schedule)
-        ranges = [range(1, most[name] + 1) for *_, name in stages]
-        ranges.append(range(least, most[cluster.server_resource] + 1) if server_s else range(1))
+        ranges: list[Sequence[int]] = [range(1, most[name] + 1) for *_, name in stages]
+        ranges.append(numbers if server_s else [0])
         for *counts, servers in itertools.product(*ranges):
             counted = [(*stage, count) for stage, count in zip(stages, counts, strict=True)]
             if (

@@ -32,7 +32,8 @@ IN_ROUNDS = st.builds(
     Conditions,
     sync=st.just(BSP),
     rows=st.sampled_from([None, 3e6, 2e7]),
-    rows_in_memory=st.sampled_from([1.0, 0.2]),
+    rows_in_memory=st.sampled_from([None, 1.0, 0.2]),
+    tiers_bytes=st.sampled_from([None, 10**9]),
     lanes=st.sampled_from([(1,), (1, 2, 4), (3, 6)]),
     all_reduce=st.booleans(),
 )

@@ -29,7 +29,8 @@ CONDITIONS = st.builds(
     sync=st.sampled_from([None, parse_policy("asp"), BSP]),
     all_reduce=st.booleans(),
     rows=st.sampled_from([None, 0.0, 3e6, 2e7]),
-    rows_in_memory=st.sampled_from([1.0, 0.2, 0.0]),
+    rows_in_memory=st.sampled_from([None, 1.0, 0.2, 0.0]),
+    tiers_bytes=st.sampled_from([None, 10**8, 10**9]),
     lanes=st.sampled_from([(1,), (1, 2, 4), (3, 6)]),
     most_workers=st.sampled_from([None, 1, 2]),
 )

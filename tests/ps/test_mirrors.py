@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from rich.console import Console, RenderableType
 from servers import DIM, SimulatedJob, Worker, make_tables
 
 from heterps.config import Adam, AfterSightings, Eviction, Faults, Tiers
@@ -26,6 +27,7 @@ from heterps.ps.protocol.specs import TableSpec, TableSpecs
 from heterps.ps.server.mirror_role import Lease, MirrorRole
 from heterps.ps.server.mirror_stream import MAX_SENT
 from heterps.ps.shard.copies import table_digest
+from heterps.report.terminal.server_table import server_table
 from heterps.sim.servers import SimulatedServers
 from heterps.wire import SimulatedNetwork
 
@@ -101,6 +103,40 @@ def test_a_push_is_answered_when_the_mirror_has_it_and_a_pull_that_makes_nothing
     job.finish(worker.futures)
     assert job.news == []
     assert job.digests("server-0") == job.digests("server-0.1")
+
+
+def test_a_server_tells_how_near_its_mirror_is():
+    job = MirroredJob(make_tables())
+    worker = Worker(job, "worker", OPTIONS)
+    train(worker, 3, np.random.default_rng(0), num_keys=40)
+    job.run_for(1.0)
+    server, before = job.server("server-0"), job.server("server-0").stats().mirror
+    assert (before.name, before.is_synced, before.behind, before.behind_bytes) == ("server-0.1", True, 0, 0)
+    assert before.behind_s == 0.0
+    assert before.requests > 3
+    assert job.server("server-0.1").stats().mirror is None
+    job.kept.all["server-0.1"].pause()
+    worker.push(KEYS, np.ones((40, DIM), np.float32))
+    worker.session.flush()
+    job.run_for(0.5)
+    behind = server.stats().mirror
+    assert (behind.is_synced, behind.behind, behind.requests) == (True, 1, before.requests + 1)
+    assert behind.behind_bytes > KEYS.nbytes + 40 * DIM * 4
+    assert 0.3 < behind.behind_s < 0.6
+    text = console_text(server_table(server.stats()))
+    assert f"mirror server-0.1 lacks 1 of {behind.requests} requests" in text
+    job.kept.all["server-0.1"].resume()
+    job.finish(worker.futures)
+    job.run_for(2.5)
+    assert server.stats().mirror.behind == 0
+    assert "mirror server-0.1 has all" in console_text(server_table(server.stats()))
+
+
+def console_text(shown: RenderableType) -> str:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(shown)
+    return " ".join(captured.get().split())
 
 
 def test_requests_that_are_asked_again_do_not_make_the_log_longer():

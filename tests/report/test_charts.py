@@ -106,7 +106,7 @@ def test_a_level_series_has_an_axis(value):
 
 def frontier_chart(points, mark):
     return Chart(
-        "Cost", points, show, from_zero=True, x_name="samples/s", x_from=min(mark, points[0][0]), steps=True,
+        "Cost", points, show, from_zero=True, x_name="samples/s", x_from=None, steps=True,
         mark=mark, mark_name="asked",
     )  # fmt: skip
 
@@ -122,6 +122,32 @@ def test_stairs_and_a_mark_stay_inside_the_frame(points, mark):
     ]
     corners += [(float(line.get("x1")), float(line.get("y2"))) for line in root.iter(f"{SVG}line")]
     assert all(-0.1 <= x <= WIDTH + 0.1 and -0.1 <= y <= HEIGHT + 0.1 for x, y in corners)
+
+
+@given(
+    st.lists(st.floats(1, 1e9), min_size=1, max_size=24, unique=True),
+    st.floats(1, 1e9),
+    st.sampled_from([1.0, 1e-2, 1e-4, 1e-6, 1e-9]),
+)
+def test_plans_that_are_all_fast_have_an_axis_whose_labels_differ(places, mark, near):
+    """However near they are to each other, and however far above what was asked for."""
+    fastest = max(places)
+    points = [(fastest * (1 - near) + near * x, 1.0) for x in sorted(places)]
+    root = svg(frontier_chart(points, mark))
+    *labels, name = (one for one in root.iter(f"{SVG}text") if float(one.get("y")) > HEIGHT - 30)
+    assert name.text == "samples/s"
+    assert len({label.text for label in labels}) == len(labels) >= 3
+    frame = [float(line.get(end)) for line in root.iter(f"{SVG}line") for end in ("x1", "x2")]
+    drawn = [float(label.get("x")) for label in labels]
+    assert drawn[0] == pytest.approx(min(frame), abs=0.2)
+    assert drawn[-1] == pytest.approx(max(frame), abs=20), "but for long labels, which stay inside"
+    assert all(min(frame) - 0.1 <= float(dot.get("cx")) <= max(frame) + 0.1 for dot in root.iter(f"{SVG}circle"))
+
+
+def test_what_was_asked_far_below_all_plans_is_told_at_the_edge():
+    root = svg(frontier_chart([(8.9e6, 1.0), (9.1e6, 3.0)], 2e4))
+    assert {"8.9M", "9M", "9.1M", "← asked"} <= set(texts(root))
+    assert not [line for line in root.iter(f"{SVG}line") if line.get("class") == "reference"]
 
 
 def test_stairs_rise_before_they_go_on():

@@ -190,7 +190,10 @@ def test_the_command_refuses_what_it_cannot_do(shop: Path, capsys: pytest.Captur
     assert "give both --ids and --among" in command(
         capsys, shop, "--slot", "item", "--ids", "1", "--neighbours", "2", code=2
     )
-    assert "have no row: 777" in command(capsys, shop, "--slot", "item", "--ids", "777", code=4)
+    for more in ((), ("--neighbours", 2, "--among", shop.parent / "train.parquet"), ("--out", "one.parquet")):
+        said = " ".join(command(capsys, shop, "--slot", "item", "--ids", "777", *more, code=4).split())
+        assert "have no row: 777" in said
+        assert said.endswith("or their rows were evicted. Leave them out of --ids."), "no word of options in Python"
     assert "is no slot" in command(capsys, shop, "--slot", "thing", "--ids", "1", code=2)
     assert "--among is for --neighbours" in command(
         capsys, shop, "--slot", "item", "--ids", "1", "--among", "x", code=2

@@ -41,6 +41,7 @@ class FakeMLflow(ModuleType):
         self.logged: list[tuple[int, dict[str, float]]] = []
         self.runs = ["mine"]
         self.active: str | None = None
+        self.ended: list[str] = []
         self._fails_after = fails_after
 
     def active_run(self) -> str | None:
@@ -55,8 +56,9 @@ class FakeMLflow(ModuleType):
             self.runs.append(self.active)
         self.logged.append((step, metrics))
 
-    def end_run(self) -> None:
+    def end_run(self, status: str = "FINISHED") -> None:
         self.active = None
+        self.ended.append(status)
 
 
 @pytest.mark.parametrize("active", ["mine", None])
@@ -74,6 +76,24 @@ def test_mlflow_gets_every_line_and_the_summary(
     assert fake.logged[-1][1]["summary/ndcg_at_3"] == run.summary["ndcg@3"]
     assert fake.runs == (["mine"] if active else ["mine", "new"])
     assert fake.active == active
+    assert fake.ended == ([] if active else ["FINISHED"])
+
+
+class Breaks(heterps.Observer):
+    def measured(self, line: dict[str, Any]) -> None:
+        raise RuntimeError("the disk burns")
+
+
+def test_a_run_that_fails_ends_as_failed_in_mlflow_and_the_next_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeMLflow()
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
+    with pytest.raises(RuntimeError, match="the disk burns"):
+        heterps.train(data=COLUMNS, folder=tmp_path / "a", observer=[heterps.MLflowObserver(), Breaks()], **QUICK)
+    assert (fake.active, fake.ended) == (None, ["FAILED"])
+    heterps.train(data=COLUMNS, folder=tmp_path / "b", observer=heterps.MLflowObserver(), **QUICK)
+    assert (len(fake.runs), fake.ended) == (3, ["FAILED", "FINISHED"])
 
 
 def test_mlflow_that_goes_away_is_warned_of_and_training_goes_on(
@@ -140,6 +160,30 @@ def test_a_job_reports_to_mlflow_under_workers_too(tiny_job: Path, monkeypatch: 
     train(str(tiny_job), "--run", "run", "--launcher", "local", "--workers", "2")
     assert fake.logged[-1][1]["summary/samples"] == 200
     assert fake.active is None
+
+
+@pytest.mark.parametrize("launcher", ["inline", "local"])
+def test_the_real_mlflow_keeps_every_line_and_says_how_the_run_ended(
+    tiny_job: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'heterps[mlflow]'")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri(f"file:{Path.cwd()}/mlruns")
+    tiny_job.write_text(f"{tiny_job.read_text()}report_to: [mlflow]\nworkers: {{channel: memory}}\n")
+    train(str(tiny_job), "--run", "run", "--launcher", launcher)
+    client = mlflow.MlflowClient()
+    (run,) = client.search_runs(["0"])
+    lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
+    told = {point.step: point.value for point in client.get_metric_history(run.info.run_id, "log_loss")}
+    assert told == {line["samples"]: line["log_loss"] for line in lines}
+    summary = json.loads(Path("run/summary.json").read_text())
+    assert run.data.metrics["summary/auc"] == summary["auc"]
+    assert run.info.status == "FINISHED"
+    data = {"data": COLUMNS, "observer": [heterps.MLflowObserver(), Breaks()]}
+    with pytest.raises(RuntimeError, match="the disk burns"):
+        heterps.train(folder="broken", **data, **QUICK)
+    assert sorted(one.info.status for one in client.search_runs(["0"])) == ["FAILED", "FINISHED"]
+    assert mlflow.active_run() is None
 
 
 def test_a_tracker_that_is_not_installed_or_not_known_is_refused_before_anything_is_written(

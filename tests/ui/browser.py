@@ -72,6 +72,14 @@ def page_of(found: Browser, url: str, size: tuple[int, int] = DESKTOP) -> Iterat
         context.close()
 
 
+def scrolled_out(page: Page) -> list[str]:
+    """Return the names of tables of figures that are wider than their place, though they have a form for phones."""
+    found: list[str] = page.evaluate("""() => [...document.querySelectorAll(".stacked")].filter(
+        table => table.scrollWidth > table.clientWidth
+    ).map(table => table.getAttribute("aria-label"))""")
+    return found
+
+
 def cut_off(page: Page) -> list[str]:
     """Return the texts of pictures that do not fit between the left and the right edge of theirs."""
     found: list[str] = page.evaluate("""() => [...document.querySelectorAll("svg text")].filter(text => {

@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
-from browser import DESKTOP, PHONE, browser, cut_off, is_too_wide, needs_browser, page_of, serious, unnamed
+from browser import (
+    DESKTOP,
+    PHONE,
+    browser,
+    cut_off,
+    is_too_wide,
+    needs_browser,
+    page_of,
+    scrolled_out,
+    serious,
+    unnamed,
+)
 from command import heterps
 from test_ui_command import ui
 from test_ui_pages import RECORDED
@@ -256,6 +267,7 @@ def test_everybody_can_use_every_page_in_light_and_dark_on_phone_and_desktop(all
                     page.set_viewport_size({"width": width, "height": height})
                     assert not is_too_wide(page), (name, width)
                     assert cut_off(page) == [], (name, width)
+                    assert scrolled_out(page) == [], (name, width)
                     for scheme in ("light", "dark"):
                         page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
                         assert serious(page) == [], (name, width, scheme)

@@ -157,8 +157,9 @@ def test_every_method_tells_its_plan_and_its_search(runs: Path, monkeypatch: pyt
     html = ask(runs, "searches", price__v100="100")["html"]
     cheapest = planning.plan(*at_price(runs.parent, 100.0), throughput=FLOOR, samples=SAMPLES)
     for method in METHODS:
-        assert f'<th scope="row">{method}</th>' in html
-    assert re.search(rf'"row">exact</th><td>{re.escape(usd(cheapest.usd))}</td>.*the cheapest', html)
+        assert f'<th scope="row" data-head="Method">{method}</th>' in html
+    cost = re.escape(usd(cheapest.usd))
+    assert re.search(rf'>exact</th><td data-head="Cost">{cost}</td>.*the cheapest', html)
     assert html.count("schedules billed</text>") > 3, "pictures of searches"
 
 

@@ -88,7 +88,7 @@ def _problem(
     from heterps.model.trace import trace
     from heterps.planning.api import make_problem
     from heterps.planning.optimum import without_reached
-    from heterps.profiling.profile import load_profile
+    from heterps.profiling.profile import ProfiledJob, load_profile
 
     if sync is not None:
         job = _with_policy(job, parse_policy(sync))
@@ -104,7 +104,7 @@ def _problem(
         )
     if job.profile is None:
         job = job.model_copy(update={"profile": path})
-    profiled = load_profile(path)
+    profiled = load_profile(path).model_copy(update={"job": ProfiledJob.of(job)})
     layers = [layer.name for layer in trace(build_model(job.model, job.data.columns, job.seed)).layers]
     if layers != [layer.name for layer in profiled.layers]:
         raise ConfigError(f"{path}: this is a profile of another model than {job_file} trains. Profile that one.")
@@ -118,7 +118,6 @@ def _problem(
         epochs if epochs is not None else job.data.epochs,
         cost="real" if is_real else "paper",
         sync=job.sync if is_real else None,
-        dense=job.workers.dense if is_real else None,
         **asked,
     )
     return without_reached(problem), job  # trials find that share themselves

@@ -79,7 +79,9 @@ def plan(
     rows: Annotated[float | None, typer.Option(help="Rows expected in all tables, which servers must hold.")] = None,
     rows_in_memory: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Share of the rows that servers keep in memory; the others are on disk: 1."),
+        typer.Option(
+            min=0, max=1, help="Share of the rows in memory of servers; others are on disk. By default as the job says."
+        ),
     ] = None,
     deadline: Annotated[
         float | None, typer.Option(help="Largest expected hours, with start-up and interruptions.")

@@ -59,14 +59,14 @@ def vectors(
     named = [one.strip() for one in ids.split(",") if one.strip()]
     with open_predictor(model) as trained:
         found = trained.vectors_by_id(slot, table)
+        if named:
+            found.check(named, "Leave them out of --ids.")
         candidates = [] if among is None else found.distinct(open_data(trained, among), column)
         if neighbours is not None:
             near = {one: found.neighbours(one, neighbours, candidates, by) for one in named}  # type: ignore[arg-type]
             _show_neighbours({one: [tuple(each) for each in each_of] for one, each_of in near.items()}, by, json)
         elif out is not None:
             wanted = named or candidates
-            if named:
-                found.vectors(named)  # refuses ids without a row
             num = found.write(wanted, out)
             _tell(out, num, len(wanted), found.dim, json)
         else:

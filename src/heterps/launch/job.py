@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,7 +142,7 @@ def _train(
     else:
         plan = given or default_plan(job)
     observer = Observers((observer, EventLog(run)))
-    with ExitStack() as opened:
+    with _telling(observer), ExitStack() as opened:
         job, plan, outcome = run_by_plan(
             job, run, plan, opened, resume=resume, observer=observer, shown=shown, profile=profile
         )
@@ -160,6 +160,15 @@ def _train(
     run.write("report.html", render_run(job, shown or plan, summary, run.metrics(), details))
     observer.finished(summary)
     return FinishedRun(run.folder, summary)
+
+
+@contextmanager
+def _telling(observer: Observer) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        observer.failed(error)
+        raise
 
 
 def _refuse_unhonoured(job: Job) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from heterps.config import Cluster, Job, load_cluster, load_job
 from heterps.errors import ConfigError, PlanInfeasible, RunError
@@ -52,6 +52,17 @@ class Wishes:
     profile: Path | None = None
     method: str = "exact"
     seed: int = 0
+
+
+class Left(NamedTuple):
+    """Samples that are left to train on, and those of a whole pass over the data, by which tables grow."""
+
+    samples: int
+    of_pass: int
+
+    @property
+    def passes(self) -> float:
+        return self.samples / self.of_pass
 
 
 @dataclass(frozen=True)
@@ -93,8 +104,8 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
     """
     job = load_job(found.folder / "job.yaml")
     cluster = new_cluster(job.cluster, wishes)
-    left = status["total"] - status["samples"]
-    if left <= 0:
+    left = Left(status["total"] - status["samples"], status["total"] // job.data.epochs)
+    if left.samples <= 0:
         raise RunError(f"{found.folder} has trained on all its samples: there is nothing left to plan for")
     running = load_plan(found.folder / "plan.json")
     counts = [stage["workers"] for stage in status["stages"]]
@@ -109,7 +120,7 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
     old = _billed(running, profile, cluster, left)
     floor = wishes.throughput or _first_throughput(found.folder, profile, cluster, left) or old.throughput or None
     proposal = Proposal(
-        old, old, cluster, left, floor, _cannot_stay(old, cluster, floor),
+        old, old, cluster, left.samples, floor, _cannot_stay(old, cluster, floor),
         is_given=wishes.plan is not None, measured=None if measured is None else measured[0],
     )  # fmt: skip
     if wishes.plan is not None:
@@ -122,13 +133,13 @@ def propose(found: Found, status: Mapping[str, Any], wishes: Wishes) -> Proposal
         assert profile is not None
         left_out = lacks_devices(job.model_copy(update={"cluster": cluster}), cluster.resources)
         proposal = replace(proposal, left_out=tuple(left_out))
-        new = _planned(profile, cluster, running, proposal, wishes)
+        new = _planned(profile, cluster, running, proposal, left, wishes)
     by_profile = None if profile is told else (as_told, _billed(new, told, cluster, left))
     return replace(proposal, new=new, by_profile=by_profile)
 
 
-def _planned(profile: Profile, cluster: Cluster, running: Plan, proposal: Proposal, wishes: Wishes) -> Plan:
-    """[3] The planner's plan for the samples of a proposal, on what is here."""
+def _planned(profile: Profile, cluster: Cluster, running: Plan, proposal: Proposal, left: Left, wishes: Wishes) -> Plan:
+    """[3] The planner's plan for the samples that are left, on what is here."""
     if proposal.throughput is None:
         raise ConfigError("what runs cannot be billed with this cluster: say with --throughput how fast to be")
     here = new_cluster(cluster, Wishes(limits=dict.fromkeys(proposal.left_out, 0)))
@@ -137,11 +148,12 @@ def _planned(profile: Profile, cluster: Cluster, running: Plan, proposal: Propos
             profile,
             here,
             throughput=proposal.throughput,
-            samples=proposal.samples,
+            samples=left.of_pass,
+            epochs=left.passes,
             method=wishes.method,
             seed=wishes.seed,
             cost=_cost_model(running),
-            sync=running.sync,
+            **running.asked,
         )
     except PlanInfeasible as error:
         if not proposal.left_out:
@@ -188,10 +200,10 @@ def _corrected(
         for _ in range(PASSES):
             profile = correct(profile, cluster, [trial])
     alone = profile.model_copy(update={"reached": None, "reached_for": None})
-    slowest = _billed(plan, alone, cluster, 1).throughput
+    slowest = _billed(plan, alone, cluster, Left(1, 1)).throughput
     if not slowest:
         return profile
-    conditions, reached = _problem(plan, alone, cluster, 1).conditions, min(throughput / slowest, 1.0)
+    conditions, reached = _problem(plan, alone, cluster, Left(1, 1)).conditions, min(throughput / slowest, 1.0)
     policy = conditions.sync if conditions is not None else None
     reached_for = policy.label if policy is not None else None
     return alone.model_copy(update={"version": 2, "reached": reached, "reached_for": reached_for})
@@ -253,14 +265,14 @@ def _profile(job: Job, found: Found, wishes: Wishes) -> Profile | None:
     )
 
 
-def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int) -> Plan:
-    """The plan with its bill for that many samples at these prices, whether it is within the limits or not."""
+def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, left: Left) -> Plan:
+    """The plan with its bill for what is left at these prices, whether it is within the limits or not."""
     from heterps.planning.bill import bill
 
     unknown = {"throughput": 0.0, "hours": 0.0, "usd": 0.0, "bottleneck": "not predicted"}
     if profile is None or not set(plan.units) <= set(cluster.resources):
         return plan.model_copy(update=unknown)
-    problem = _problem(plan, profile, cluster, samples)
+    problem = _problem(plan, profile, cluster, left)
     if problem.num_layers != plan.stages[-1].last + 1:
         raise ConfigError(
             f"the profile of {profile.model!r} has {problem.num_layers} layers and the plan has "
@@ -272,11 +284,11 @@ def _billed(plan: Plan, profile: Profile | None, cluster: Cluster, samples: int)
     return plan.model_copy(update=figures | {"bottleneck": predicted.bottleneck, "gap": None, "optimal_usd": None})
 
 
-def _problem(plan: Plan, profile: Profile, cluster: Cluster, samples: int) -> Problem:
+def _problem(plan: Plan, profile: Profile, cluster: Cluster, left: Left) -> Problem:
     """The problem by which a plan is billed, with limits that allow the plan."""
     limits = {name: max(resource.limit, plan.units.get(name, 0)) for name, resource in cluster.resources.items()}
     roomy = new_cluster(cluster, Wishes(limits=limits))
-    return make_problem(profile, roomy, 1.0, samples, cost=_cost_model(plan), sync=plan.sync)
+    return make_problem(profile, roomy, 1.0, left.of_pass, left.passes, cost=_cost_model(plan), **plan.asked)
 
 
 def _cost_model(plan: Plan) -> CostModel:
@@ -284,11 +296,11 @@ def _cost_model(plan: Plan) -> CostModel:
     return "real" if plan.rented is not None else "auto"
 
 
-def _first_throughput(folder: Path, profile: Profile | None, cluster: Cluster, samples: int) -> float:
+def _first_throughput(folder: Path, profile: Profile | None, cluster: Cluster, left: Left) -> float:
     """The throughput of the run's first plan: a faster plan must not become the least that is wanted later."""
     path = folder / FIRST_PLAN
     first = load_plan(path if path.exists() else folder / "plan.json")
-    return _billed(first, profile, cluster, samples).throughput or first.throughput
+    return _billed(first, profile, cluster, left).throughput or first.throughput
 
 
 def _cannot_stay(plan: Plan, cluster: Cluster, floor: float | None) -> str:

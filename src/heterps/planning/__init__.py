@@ -4,8 +4,8 @@
 
 ask           api (plan, compare), plan (the file), variants (policies, batch sizes), optimum (one problem, varied)
 cost          cost (the model of the paper), real (ports, memory, overheads), market (bundles to rent),
-              egress (traffic between zones), interruptions (what each costs), bill (of one plan),
-              fit (do profile and cluster match?)
+              tables (what servers hold), egress (traffic between zones), interruptions (what each costs),
+              bill (of one plan), fit (do profile and cluster match?)
 prediction    prediction (seconds by term, interval), expected (of rented machines), local (of this machine),
               inline (of one process)
 exact search  chains (units sold one by one), offer_chains with unit_values (units in limited offers),

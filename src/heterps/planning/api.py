@@ -72,7 +72,8 @@ def plan(
     sync      the policy that the job will have, such as "bsp" or "ssp:3"; None: with a real bill that of the job that
               was profiled, if the profile says; otherwise batches are divided as in the paper
     rows      rows expected in all tables; None: as many as the profile expects, if it looked at the data
-    rows_in_memory  share of the rows that servers keep in memory, the others being on disk (tiers); None: all
+    rows_in_memory  share of the rows that servers keep in memory, the others being on disk (tiers); None: as many as
+              the tiers of the job that was profiled allow, or all if it has none
     deadline  largest expected hours of the job, with start-up and interruptions
     lanes     numbers of micro-batches to choose from, for policies in rounds
     max_staleness  largest expected staleness of gradients in updates, for policies without rounds
@@ -129,7 +130,7 @@ def make_problem(
         policy = parse_policy(profile.job.sync)
     if is_real:
         conditions = conditions_of(
-            profile.job, policy, dense, rows=rows, rows_in_memory=1.0 if rows_in_memory is None else rows_in_memory,
+            profile.job, policy, dense, rows=rows, rows_in_memory=rows_in_memory,
             lanes=tuple(lanes) if lanes else None, max_staleness=max_staleness,
             most_workers=None if max_staleness is None else (max_staleness + 1) // 2,
         )  # fmt: skip

@@ -42,16 +42,15 @@ from heterps.planning.market import Market, Offers, least_growth, make_market, w
 from heterps.planning.real import (
     Conditions,
     check_conditions,
-    disk_usd_per_hour,
     lanes_to_try,
     least_for_memory,
-    least_servers,
     memory_bytes,
     overhead_of,
     real_terms,
     served_s,
     server_seconds,
 )
+from heterps.planning.tables import disk_usd_per_hour, least_servers
 from heterps.profiling.profile import Cost, Overhead, Profile
 
 Floats = npt.NDArray[np.float64]
@@ -244,7 +243,7 @@ class Problem:
 
     @property
     def _overhead(self) -> Overhead:
-        return overhead_of(self.profile, self.conditions) if self.conditions is not None else Overhead()
+        return overhead_of(self.profile) if self.conditions is not None else Overhead()
 
     @property
     def num_batches(self) -> float:

@@ -11,8 +11,10 @@ from heterps.planning.cost import Problem
 from heterps.planning.optimum import find_cheapest, with_floor
 from heterps.planning.plan import Plan
 from heterps.planning.provisioners.exact import exact
-from heterps.planning.real import GB, memory_bytes, table_bytes
+from heterps.planning.real import GB, Conditions, memory_bytes
 from heterps.planning.schedulers.exact import exact_scheduler
+from heterps.planning.tables import disk_bytes, shard_bytes, table_bytes
+from heterps.ps.keys.placement import NUM_SLOTS
 
 SEARCH_S = 1.0
 """Seconds for each of the searches that look for the highest throughput."""
@@ -22,27 +24,8 @@ CLOSE = 0.01
 def memory_reason(problem: Problem) -> str | None:
     """Say which memory is too small for any plan, and what would be enough; None if it is not memory."""
     assert problem.conditions is not None
-    if problem.needs_servers and problem.server >= 0:
-        name, limit = problem.cluster.server_resource, int(problem.limits[problem.server])
-        if problem.least_servers > limit:
-            held, on_disk = table_bytes(problem.profile, problem.samples, problem.conditions)
-            expected = table_bytes(problem.profile, problem.samples, problem.conditions, expected=True)
-            doubt = f" ({_size(expected.memory)} are expected)" if expected.memory < held else ""
-            memory = memory_bytes(problem.cluster, name)
-            disk = (problem.cluster.resources[name].disk_gb or math.inf) * GB
-            if on_disk > limit * disk:
-                return (
-                    f"the rows that are not in memory take {_size(on_disk)} in the end, and the disks of {limit:,} "
-                    f"{name} hold {_size(limit * disk)}: raise the limit of {name} to {problem.least_servers:,}, or "
-                    f"its disk_gb to {_digits_up(on_disk / limit / GB)}, or let tables evict rows and say with --rows "
-                    "how many stay."
-                )
-            return (
-                f"the tables take {_size(held)} in the end{doubt}, and {limit:,} {name} of {_size(memory)} hold "
-                f"{_size(limit * memory)}: raise the limit of {name} to {problem.least_servers:,}, or its memory_gb to "
-                f"{_digits_up(held / limit / 1e9)}, or let tables evict rows and say with --rows how many stay, or "
-                "keep a share of the rows on disk (tiers), and say with --rows-in-memory how many are not."
-            )
+    if problem.needs_servers and problem.server >= 0 and problem.least_servers > problem.limits[problem.server]:
+        return _tables_reason(problem, problem.conditions)
     for number, layer in enumerate(problem.profile.layers):
         needed = {}
         for t, name in enumerate(problem.resources):
@@ -57,6 +40,38 @@ def memory_reason(problem: Problem) -> str | None:
                 ", use smaller batches, or add a resource with more memory."
             )
     return _pipeline_reason(problem) if problem.holds_whole_batches else None
+
+
+def _tables_reason(problem: Problem, conditions: Conditions) -> str:
+    """Say what the largest of as many servers as there may be holds, and what it has room for."""
+    name, limit = problem.cluster.server_resource, int(problem.limits[problem.server])
+    held = table_bytes(problem.profile, problem.samples, conditions)
+    expected = table_bytes(problem.profile, problem.samples, conditions, expected=True)
+    largest = shard_bytes(problem.profile, problem.samples, conditions, limit)
+    memory, disk = memory_bytes(problem.cluster, name), disk_bytes(problem.cluster)
+    more = f"the limit of {name} to {problem.least_servers:,}, or " if problem.least_servers <= NUM_SLOTS else ""
+    of = f"{limit:,} {name}" if limit > 1 else f"the only {name}"
+    if largest.disk > disk:
+        holds, has = _sizes(largest.disk, disk)
+        return (
+            f"the rows that are not in memory take {_size(held.disk)} in the end, the largest part on {of} {holds}, "
+            f"and its disk has {has}: raise {more}its disk_gb to {_digits_up(largest.disk / GB)}, or let tables evict "
+            "rows and say with --rows how many stay."
+        )
+    doubt = f" ({_size(expected.memory)} are expected)" if expected.memory < held.memory else ""
+    if largest.memory <= memory:  # tiers leave too little memory for the index of what is on disk
+        assert conditions.tiers_bytes is not None
+        holds, has = _sizes(largest.rows, conditions.tiers_bytes)
+        return (
+            f"the rows are on disk, and to find them the largest part on {of} needs {holds} of memory, of which "
+            f"tiers.memory_bytes of the job gives {has}: raise {more}that to {math.ceil(largest.rows):,}."
+        )
+    holds, has = _sizes(largest.memory, memory)
+    return (
+        f"the tables take {_size(held.memory)} in the end{doubt}, the largest part on {of} {holds}, and it has {has}: "
+        f"raise {more}its memory_gb to {_digits_up(largest.memory / GB)}, or let tables evict rows and say with --rows "
+        "how many stay, or keep a share of the rows on disk (tiers), and say with --rows-in-memory how many are not."
+    )
 
 
 def _pipeline_reason(problem: Problem) -> str | None:
@@ -106,11 +121,19 @@ def fastest_in_rounds(problem: Problem, slowest: float) -> Plan | None:
     return fastest
 
 
-def _size(num_bytes: float) -> str:
+def _sizes(one: float, other: float) -> tuple[str, str]:
+    """Two sizes that differ, with as many digits as it takes to see that, at least 3."""
+    for digits in range(3, 16):
+        if (texts := (_size(one, digits), _size(other, digits)))[0] != texts[1]:
+            break
+    return texts
+
+
+def _size(num_bytes: float, digits: int = 3) -> str:
     for unit, name in ((1e12, "TB"), (1e9, "GB")):
         if num_bytes >= unit:
-            return f"{float(f'{num_bytes / unit:.3g}'):,g} {name}"
-    return f"{num_bytes / 1e6:.3g} MB"
+            return f"{float(f'{num_bytes / unit:.{digits}g}'):,.{digits}g} {name}"
+    return f"{num_bytes / 1e6:.{digits}g} MB"
 
 
 def _digits_up(number: float) -> str:

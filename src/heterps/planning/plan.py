@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from heterps.config import Cluster
 from heterps.errors import ConfigError
 from heterps.planning.prediction import Prediction
-from heterps.profiling.profile import FiniteRecord
+from heterps.profiling.profile import FiniteRecord, Share
 from heterps.yamlfile import read_model
 
 SPOT = "-spot"
@@ -78,6 +78,17 @@ class Plan(FiniteRecord):
         exclude_if=lambda value: value is None,
     )
 
+    rows: NonNegativeFloat | None = Field(
+        None,
+        description="Rows that servers were asked to have room for (`--rows`); absent: as the profile expects.",
+        exclude_if=lambda value: value is None,
+    )
+    rows_in_memory: Share | None = Field(
+        None,
+        description="Share of the rows that was asked to be in memory (`--rows-in-memory`); absent: by job and data.",
+        exclude_if=lambda value: value is None,
+    )
+
     measured: Literal["trial", "emulated trial"] | None = Field(
         None, description="How throughput, hours and usd were measured; null: they are predicted."
     )
@@ -96,6 +107,11 @@ class Plan(FiniteRecord):
         if self.servers.count:
             used[self.servers.resource] = used.get(self.servers.resource, 0) + self.servers.count
         return used
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The options of `make_problem` by which this plan was made and is billed."""
+        return {"sync": self.sync, "rows": self.rows, "rows_in_memory": self.rows_in_memory}
 
     def usd_per_hour(self, cluster: Cluster) -> float:
         """Price per hour of all units of the plan, including servers, as they are rented."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,10 +40,6 @@ Floats = npt.NDArray[np.float64]
 GB = 1e9
 LANES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Numbers of micro-batches of a batch that are considered in rounds."""
-ROW_BYTES = 160
-"""Bytes of a row on a server if the profile does not say: 16 values, as many of the optimizer, and the index."""
-COLD_BYTES = 12.5
-"""Bytes of memory, at most, by which a server finds a row on its disk (docs/how-to/tiers.md)."""
 COPIES = 2
 """Copies of its weights that a worker holds: the values and their gradients."""
 OF_OPTIMIZER = 2
@@ -55,9 +51,10 @@ class Conditions:
     """What a real bill depends on besides profile and cluster.
 
     sync      the policy; None: a batch is divided as the paper has it
-    launcher  whose overhead in the profile counts
     rows      rows expected in all tables; None: as the profile expects, if it looked at the data
-    rows_in_memory  share of the rows that servers keep in memory; the others are on their disks
+    rows_in_memory  share of the rows that servers keep in memory, the others being on their disks; None: all, or as
+                    many as `tiers_bytes` allows
+    tiers_bytes     memory of each server for rows and their indexes, by the tiers of the job; None: no bound
     lanes     numbers of micro-batches of a batch to choose from, in rounds; None: LANES, as far as a batch goes
     max_staleness  largest expected staleness, in updates, without rounds; None: any
     most_workers   largest number of workers of a stage, without rounds; None: any
@@ -67,9 +64,9 @@ class Conditions:
     """
 
     sync: PolicyConfig | None = None
-    launcher: str = "local"
     rows: float | None = None
-    rows_in_memory: float = 1.0
+    rows_in_memory: float | None = None
+    tiers_bytes: float | None = None
     lanes: tuple[int, ...] | None = None
     max_staleness: int | None = None
     most_workers: int | None = None
@@ -101,6 +98,7 @@ def conditions_of(
         all_reduce=kept == "all_reduce",
         replaces=known.replacements > 0,
         mirrored=known.replicas > 0,
+        tiers_bytes=known.tiers_bytes,
         **more,
     )
 
@@ -156,8 +154,8 @@ def real_terms(profile: Profile, cluster: Cluster, resources: Sequence[str], con
 def _resource_terms(profile: Profile, cluster: Cluster, name: str, conditions: Conditions) -> list[tuple[float, ...]]:
     port = port_bytes_per_s(cluster, name)
     slowed = (profile.contention or {}).get(name, 1.0) if conditions.takes_whole_batches else 1.0
-    on_cores, whole = is_cpu(cluster.resources[name].device), whole_ratio(profile, name, conditions)
-    of_server = whole_ratio(profile, cluster.server_resource, conditions)
+    on_cores, whole = is_cpu(cluster.resources[name].device), whole_ratio(profile, name)
+    of_server = whole_ratio(profile, cluster.server_resource)
     rows = []
     for number, layer in enumerate(profile.layers):
         cost, is_first = layer.costs.get(name), number == 0
@@ -174,7 +172,7 @@ def _resource_terms(profile: Profile, cluster: Cluster, name: str, conditions: C
             reduced_s = 2 * dense_bytes(layer) / port if port is not None else sync_s * 2 * dense_bytes(layer) / synced
             sync_s -= reduced_s if row_bytes(layer) else sync_s
         input_divided, input_fixed = beta * input_s, (1 - beta) * input_s
-        begin_divided, begin_fixed = _begin_s(overhead_of(profile, conditions), conditions, is_first=is_first)
+        begin_divided, begin_fixed = _begin_s(overhead_of(profile), conditions, is_first=is_first)
         if is_first:
             read_s, share = cost.input_s * longer, beta
             if conditions.in_rounds:  # each machine decodes every block, and its workers share the work
@@ -195,12 +193,16 @@ def _resource_terms(profile: Profile, cluster: Cluster, name: str, conditions: C
     return rows
 
 
-def overhead_of(profile: Profile, conditions: Conditions) -> Overhead:
-    """Return the overhead of the launcher; nothing where the profile does not say."""
-    return (profile.overheads or {}).get(conditions.launcher, Overhead())
+def overhead_of(profile: Profile) -> Overhead:
+    """Return the overhead of workers beside the layers; nothing where the profile does not say.
+
+    It is that of the launcher `local`, the only one with workers whose overhead is measured: those of a cluster run
+    the same code, and a run in one process follows no plan.
+    """
+    return (profile.overheads or {}).get("local", Overhead())
 
 
-def whole_ratio(profile: Profile, name: str, conditions: Conditions) -> float:
+def whole_ratio(profile: Profile, name: str) -> float:
     """Seconds of a real step on a core of this resource over what its layers, tables and reading add up to.
 
     Without what an empty step takes, where the launcher's overhead, which has that, is charged besides.
@@ -209,7 +211,7 @@ def whole_ratio(profile: Profile, name: str, conditions: Conditions) -> float:
     if ratio is None:
         return 1.0
     costs, known = [layer.costs.get(name) for layer in profile.layers], profile.overheads or {}
-    if conditions.launcher not in known or "inline" not in known:
+    if "local" not in known or "inline" not in known:
         return ratio
     sum_s = math.fsum(cost.compute_s for cost in costs if cost is not None)
     sum_s += math.fsum(layer.server_s for layer in profile.layers) + (costs[0].input_s if costs[0] is not None else 0.0)
@@ -296,7 +298,7 @@ def server_seconds(profile: Profile, cluster: Cluster, conditions: Conditions) -
 
     In rounds without the weights that it hands to each worker, of which there are as many as the plan has.
     """
-    longer = whole_ratio(profile, cluster.server_resource, conditions)
+    longer = whole_ratio(profile, cluster.server_resource)
     core_s = math.fsum(served_s(layer, conditions) for layer in profile.layers) * longer
     port = port_bytes_per_s(cluster, cluster.server_resource)
     if conditions.in_rounds:
@@ -320,53 +322,11 @@ def lanes_to_try(conditions: Conditions, batch_size: int) -> tuple[int, ...]:
     return tuple(n for n in conditions.lanes or LANES if n <= batch_size) or (1,)
 
 
-class HeldBytes(NamedTuple):
-    """Bytes that all servers hold together at the end of a job."""
-
-    memory: float
-    disk: float
-
-
-def table_bytes(profile: Profile, samples: float, conditions: Conditions, *, expected: bool = False) -> HeldBytes:
-    """Bytes of the rows that are asked for, or of those after `samples` by the profile, and of weights.
-
-    By the profile that is the most rows that its growth allows for (`TableGrowth.most_rows`), so that servers do not
-    run out; or those that are `expected`.
-    """
-    weights = (1 + OF_OPTIMIZER) * sum(dense_bytes(layer) for layer in profile.layers) * (not conditions.all_reduce)
-    tables = profile.tables or ()
-    if conditions.rows is not None:
-        rows = conditions.rows
-        of_rows = rows * max((table.row_bytes for table in tables), default=ROW_BYTES)
-    else:
-        of_tables = [table.rows(samples) if expected else table.most_rows(samples) for table in tables]
-        rows = math.fsum(of_tables)
-        of_rows = math.fsum(n * table.row_bytes for n, table in zip(of_tables, tables, strict=True))
-    cold = 1 - conditions.rows_in_memory
-    return HeldBytes(weights + of_rows * conditions.rows_in_memory + rows * cold * COLD_BYTES, of_rows * cold)
-
-
-def least_servers(profile: Profile, cluster: Cluster, samples: float, conditions: Conditions) -> int:
-    """Smallest number of server units whose memory and disks hold the tables after `samples` samples."""
-    held, server = table_bytes(profile, samples, conditions), cluster.resources[cluster.server_resource]
-    for_memory = math.ceil(held.memory / memory_bytes(cluster, cluster.server_resource))
-    for_disk = math.ceil(held.disk / (server.disk_gb * GB)) if server.disk_gb is not None else 1
-    return max(for_memory, for_disk, 1)
-
-
-def disk_usd_per_hour(profile: Profile, cluster: Cluster, samples: float, conditions: Conditions) -> float:
-    """USD per hour of the disks for the rows that servers do not keep in memory; 0 without servers."""
-    if not any(served_s(layer, conditions) > 0 for layer in profile.layers):
-        return 0.0
-    price = cluster.resources[cluster.server_resource].disk_usd_per_gb_hour
-    return table_bytes(profile, samples, conditions).disk / GB * price
-
-
 def check_conditions(conditions: Conditions) -> None:
     """Raise ConfigError for values that no job has."""
     if conditions.rows is not None and not (math.isfinite(conditions.rows) and conditions.rows >= 0):
         raise ConfigError(f"rows must be a number from 0 on (got {conditions.rows}).")
-    if not 0 <= conditions.rows_in_memory <= 1:
+    if conditions.rows_in_memory is not None and not 0 <= conditions.rows_in_memory <= 1:
         raise ConfigError(f"rows_in_memory is a share of the rows, from 0 to 1 (got {conditions.rows_in_memory}).")
     if conditions.all_reduce and not conditions.in_rounds:
         raise ConfigError("workers add up gradients among themselves (all_reduce) only in step: plan with --sync bsp.")

@@ -209,13 +209,21 @@ class ProfiledJob(FiniteRecord):
     dense: Dense = Field("servers", description="`workers.dense`: how weights are kept in step.")
     replacements: NonNegativeInt = Field(6, description="`workers.replacements`: lost workers replaced an hour.")
     replicas: NonNegativeInt = Field(0, description="`servers.replicas`: mirrors of each server.")
+    tiers_bytes: PositiveInt | None = Field(
+        None, description="`tiers.memory_bytes`: a server's memory for rows; null: no tiers.", exclude_if=_is_none
+    )
 
     @classmethod
     def of(cls, job: Job) -> Self:
         """Return what plans take from this job."""
-        replicas = job.servers.replicas if job.servers is not None else 0
         workers = job.workers
-        return cls(sync=job.sync.label, dense=workers.dense, replacements=workers.replacements, replicas=replicas)
+        return cls(
+            sync=job.sync.label,
+            dense=workers.dense,
+            replacements=workers.replacements,
+            replicas=job.servers.replicas if job.servers is not None else 0,
+            tiers_bytes=job.tiers.memory_bytes if job.tiers is not None else None,
+        )
 
 
 class Profile(FiniteRecord):

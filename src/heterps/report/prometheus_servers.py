@@ -66,6 +66,17 @@ OF_TIERS: dict[str, tuple[str, Kind, str]] = {
     "heterps_server_table_demotions": ("demotions", Counter, "Rows that went from memory to disk."),
     "heterps_server_disk_free_bytes": ("free_bytes", Gauge, "Bytes that are free where a table has rows on disk."),
 }
+OF_MIRRORS: dict[str, tuple[str, Kind, str]] = {
+    "heterps_server_mirror_synced": ("is_synced", Gauge, "1 if the mirror has all that its server has done, else 0."),
+    "heterps_server_mirror_requests": ("requests", Counter, "Requests that were sent to the mirror, with its copy."),
+    "heterps_server_mirror_behind_requests": ("behind", Gauge, "Requests that the mirror has not taken yet."),
+    "heterps_server_mirror_behind_bytes": ("behind_bytes", Gauge, "Bytes that the mirror has not taken yet."),
+    "heterps_server_mirror_behind_seconds": (
+        "behind_s",
+        Gauge,
+        "Seconds since the mirror took anything, while it lacks something.",
+    ),
+}
 UP = "heterps_server_up_seconds"
 TURN = "heterps_server_turn_age_seconds"
 SILENCE = "heterps_server_worker_silence_seconds"
@@ -86,7 +97,7 @@ NAMES = (
     f"{DROPPED}_total",
     f"{MESSAGES}_bucket",
     WAITS_FOR,
-    *(_name(name, kind) for each in (OF_SERVERS, OF_TABLES, OF_TIERS) for name, (_, kind, _) in each.items()),
+    *(_name(name, kind) for name, (_, kind, _) in (OF_SERVERS | OF_TABLES | OF_TIERS | OF_MIRRORS).items()),
 )
 """All names, for dashboards to be checked against."""
 
@@ -113,6 +124,8 @@ def server_families(servers: Sequence[ServerFacts]) -> Iterator[Metric]:
         yield _by("table", kind, name, meaning, servers, partial(_of_tables, field))
     for name, (field, kind, meaning) in OF_TIERS.items():
         yield _by("table", kind, name, meaning, servers, partial(_of_tiers, field))
+    for name, (field, kind, meaning) in OF_MIRRORS.items():
+        yield _by("mirror", kind, name, meaning, servers, partial(_of_mirror, field))
 
 
 def _labels(facts: ServerFacts) -> list[str]:
@@ -151,6 +164,10 @@ def _of_tables(field: str, stats: ServerStats) -> dict[str, float]:
 
 def _of_tiers(field: str, stats: ServerStats) -> dict[str, float | None]:
     return {table: getattr(shard.tiers, field) for table, shard in stats.tables.items() if shard.tiers}
+
+
+def _of_mirror(field: str, stats: ServerStats) -> dict[str, float]:
+    return {stats.mirror.name: float(getattr(stats.mirror, field))} if stats.mirror else {}
 
 
 def _message_seconds(servers: Sequence[ServerFacts]) -> Metric:

@@ -104,7 +104,7 @@ def with_frontier(
     samples = plan.samples or plan.throughput * plan.hours * 3600
     profile = details.profile.at_batch_size(job.data.batch_size)
     cluster = profile.offered(job.cluster)
-    found = frontier(make_problem(profile, cluster, plan.throughput, samples, sync=plan.sync), on_point=on_point)
+    found = frontier(make_problem(profile, cluster, plan.throughput, samples, **plan.asked), on_point=on_point)
     return replace(details, frontier=found if found.plans else None)
 
 

@@ -71,19 +71,29 @@ class VectorsById:
         """Return the vectors [n, dim] of ids, initial values for those without a row, and which have one [n]."""
         return self._table.pull(key_column(self.as_ids(ids), self._owner))
 
+    def check(self, ids: Any, advice: str) -> None:
+        """Raise DataError, which ends with this advice, where some ids have no row."""
+        ids = self.as_ids(ids)
+        self._check(ids, self.find(ids)[1], advice)
+
+    def _check(self, ids: pa.Array, is_known: NDArray[np.bool_], advice: str) -> None:
+        if is_known.all():
+            return
+        missing = ids.filter(pa.array(~is_known)).to_pylist()
+        shown = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
+        raise DataError(
+            f"{len(missing):,} of {len(ids):,} ids of {self._slot} have no row: {shown}. They were not in the training "
+            f"data, or their rows were evicted. {advice}"
+        )
+
     def vectors(self, ids: Any, unknown: Unknown = "error") -> Vectors:
         """Return the vectors of ids; of those without a row an error, NaN, or the initial values that the model has."""
         if unknown not in ("error", "nan", "initial"):
             raise ConfigError(f"unknown is error, nan or initial, not {unknown!r}.")
         ids = self.as_ids(ids)
         found, is_known = self.find(ids)
-        if unknown == "error" and not is_known.all():
-            missing = ids.filter(pa.array(~is_known)).to_pylist()
-            shown = ", ".join(map(str, missing[:5])) + (" ..." if len(missing) > 5 else "")
-            raise DataError(
-                f"{len(missing):,} of {len(ids):,} ids of {self._slot} have no row: {shown}. They were not in the "
-                "training data, or their rows were evicted. Ask for unknown='nan', or 'initial' for what the model has."
-            )
+        if unknown == "error":
+            self._check(ids, is_known, "Ask for unknown='nan', or 'initial' for what the model has.")
         if unknown == "nan":
             found[~is_known] = np.nan
         return found

@@ -187,8 +187,8 @@ def _solve(basis: Basis, asked: Mapping[str, str]) -> _Solved:
     one = parse_question(basis, asked)
     problems = [
         make_problem(
-            basis.profile, one.cluster, one.throughput, one.samples, sync=sync, deadline=one.deadline,
-            cost="real" if basis.plan.rented is not None else "auto",
+            basis.profile, one.cluster, one.throughput, one.samples, deadline=one.deadline,
+            **(basis.plan.asked | {"sync": sync}), cost="real" if basis.plan.rented is not None else "auto",
         )
         for sync in (POLICIES if one.sync == ANY else (one.sync,))
     ]  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 from heterps.planning.bill import bill
 from heterps.planning.cost import Floats, Ints, Problem, Schedules, runs
 from heterps.planning.plan import Plan, PlannedServers, Stage
+from heterps.planning.real import Conditions
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         for (first, last, resource), count in zip(runs(schedule.tolist()), counts.tolist(), strict=False)
     )
     num_servers = int(counts[len(stages)]) if problem.needs_servers else 0
-    predicted = bill(problem, stages, num_servers)
+    predicted, given = bill(problem, stages, num_servers), problem.conditions or Conditions()
     return Plan(
         method=method,
         provisioner=provisioner,
@@ -66,7 +67,9 @@ def to_plan(problem: Problem, schedule: Schedules, counts: Ints, method: str, pr
         rented=predicted.rented,
         lanes=predicted.lanes,
         egress_usd=predicted.egress_usd,
-        sync=problem.conditions.sync.label if problem.conditions is not None and problem.conditions.sync else None,
+        sync=given.sync.label if given.sync is not None else None,
+        rows=given.rows,
+        rows_in_memory=given.rows_in_memory,
     )
 
 

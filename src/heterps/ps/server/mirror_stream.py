@@ -21,6 +21,7 @@ from typing import NamedTuple
 from heterps.ps.ops.base import Op
 from heterps.ps.ops.mirrors import Fill, pack_fill
 from heterps.ps.ops.requests import MirrorOps, ToServer
+from heterps.ps.server.stats import MirrorStats
 from heterps.ps.shard.copies import Copied
 from heterps.wire import Codec, Frame
 from heterps.wire.message import message_bytes
@@ -82,6 +83,12 @@ class MirrorStream:
             return []  # an answer to an earlier copy of the request goes sooner
         self.held.append(HeldAnswer(self._last, peer, request_id, parts))
         return []
+
+    def stats(self, now: float) -> MirrorStats:
+        """Return how near the mirror is."""
+        behind = self._last - self._taken
+        behind_s = now - self._progressed_at if self._sent > self._taken else 0.0
+        return MirrorStats(self.mirror, self.is_synced, self._last, behind, self._log_bytes, behind_s)
 
     def take(self, number: int, now: float, *, has_lease: bool) -> Outgoing:
         """The mirror has all up to `number`: return the answers that waited for it, and more of the log."""

@@ -19,6 +19,7 @@ from heterps.ps.protocol.roster import Roster, Seat
 from heterps.ps.server.mirror_role import Lease, MirrorRole
 from heterps.ps.server.mirror_stream import Changed, MirrorStream, Outgoing
 from heterps.ps.server.refusals import Refusal
+from heterps.ps.server.stats import MirrorStats
 from heterps.ps.shard.copies import copy_parts
 from heterps.wire import Codec, Frame
 
@@ -41,6 +42,10 @@ class Mirroring:
     def mirror(self) -> Seat | None:
         """The mirror of this server, to which it sends."""
         return None if self._stream is None else self._server.roster.mirror(self._server.number)
+
+    def stats(self, now: float) -> MirrorStats | None:
+        """Return how near this server's mirror is; None where it has none."""
+        return None if self._stream is None else self._stream.stats(now)
 
     # --- while requests are served -----------------------------------------------------------------------------------
 

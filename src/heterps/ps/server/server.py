@@ -188,8 +188,8 @@ class Server:
             rows_per_s=self._rate.per_s,
             silence_s={worker: self._now - heard for worker, heard in self.counts.heard.items()},
             tables=table_stats(self.shard, self.counts),
-            up_s=self._now - (self.counts.began_at or self._now),
-            **counted(self.counts),
+            mirror=self.mirroring.stats(self._now),
+            **counted(self.counts, self._now),
         )
 
     # --- who speaks --------------------------------------------------------------------------------------------------

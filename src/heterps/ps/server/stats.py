@@ -40,6 +40,17 @@ class TierStats(Struct):
     free_bytes: int | None = None  # where its rows on disk are; None: not known
 
 
+class MirrorStats(Struct):
+    """How near the mirror of a server is to what the server has done."""
+
+    name: str
+    is_synced: bool  # it has all that the server has said to be done
+    requests: int  # that changed something, sent to it since it is the mirror of this server, parts of a copy included
+    behind: int  # of these, those that it has not taken yet
+    behind_bytes: int
+    behind_s: float  # seconds since it took the last one, or was sent more; 0 where it has all
+
+
 class ServerStats(Struct):
     """All figures of a server at one moment."""
 
@@ -65,10 +76,11 @@ class ServerStats(Struct):
     silence_s: dict[str, float] = {}  # by worker: seconds since its last request
     up_s: float = 0.0  # seconds since it began to serve
     served_s: float = 0.0  # seconds that all messages took
+    mirror: MirrorStats | None = None  # where the server has one
     octaves: list[int] = []  # messages that took at most 1, 2, 4, ... microseconds, and last how many there were
 
 
-def counted(counts: ServerCounts) -> dict[str, Any]:
+def counted(counts: ServerCounts, now: float) -> dict[str, Any]:
     """Return the fields of ServerStats that a server counts as it works."""
     return {
         "requests": counts.requests,
@@ -80,6 +92,7 @@ def counted(counts: ServerCounts) -> dict[str, Any]:
         "served_s": counts.latency.total_s,
         "octaves": counts.latency.octaves(),
         "updates": counts.updates,
+        "up_s": now - (counts.began_at or now),
     }
 
 

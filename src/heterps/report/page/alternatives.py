@@ -16,10 +16,8 @@ from markupsafe import Markup
 from heterps.planning.plan import Plan
 from heterps.report.figures import rate, usd
 from heterps.report.page.charts import stairs
-from heterps.report.page.panel import WIDE_PANEL, Panel, corners, tag, tick_labels, value_ticks
+from heterps.report.page.panel import WIDE_PANEL, Panel, corners, place_ticks, tag, tick_labels, value_ticks
 
-WIDE = 1.0 + 1e-6
-"""Least ratio of the ends of the axis of throughput."""
 ROOM = 0.03
 """Room left of the first button, as a share of the axis."""
 
@@ -43,18 +41,16 @@ class Button:
 def draw_alternatives(plans: Sequence[Plan], first: Plan, floor: float) -> Alternatives:
     """Draw the frontier, with the plan `first` chosen; `floor` is the throughput that was asked for."""
     ticks = value_ticks([plan.usd for plan in plans], 4, from_zero=True)
-    start = min(floor, plans[0].throughput)
-    end = max(floor, plans[-1].throughput, start * WIDE)
+    positions = place_ticks([plan.throughput for plan in plans], floor)
+    start, end = positions[0], positions[-1]
     room = ROOM * (end - start)  # so that no button lies on the labels of the axis
     panel = Panel((start - room, end), (ticks[0], ticks[-1]), *WIDE_PANEL)
     places = [(panel.across(plan.throughput), panel.down(plan.usd)) for plan in plans]
-    x, is_left = panel.across(floor), panel.across(floor) < panel.width / 2
     picture = panel.svg(
         f"Cost in USD against throughput: {len(plans)} plans",
         *panel.levels(ticks, tick_labels(ticks)),
-        *panel.positions("samples/s", 6),
-        panel.upright("reference", floor),
-        panel.text(x + (5 if is_left else -5), panel.top + 10, "asked", "start" if is_left else "end"),
+        *panel.positions("samples/s", ticks=positions),
+        panel.mark(floor, "asked"),
         tag("polyline", class_="line", points=corners(stairs(places))),
     )
     buttons = [

@@ -24,6 +24,7 @@ from heterps.report.page.panel import (
     corners,
     figure,
     legend,
+    place_ticks,
     tag,
     tick_labels,
     value_ticks,
@@ -32,8 +33,6 @@ from heterps.report.stage_figures import DOINGS, percent
 
 MAX_POINTS = 120
 """Largest number of points or bars in a small chart: more are averaged in groups of neighbours."""
-LEAST_SPAN = 1e-6
-"""Least width of the x axis, as a part of its start."""
 
 Point = tuple[float, float | None]
 
@@ -53,11 +52,12 @@ class Chart:
     """A value to compare the series with, drawn as a horizontal line."""
     reference_name: str = ""
     x_name: str = "samples"
-    x_from: float = 0.0
+    x_from: float | None = 0.0
+    """Where the x axis begins; None: where its first label does, at or before the first place."""
     steps: bool = False
     """Whether a value holds from the point before up to its own, instead of only at its own."""
     mark: float | None = None
-    """A place on the x axis, drawn as a vertical line."""
+    """A place on the x axis, drawn as a vertical line; told at the left edge where it is far from all others."""
     mark_name: str = ""
     is_wide: bool = False
     """Whether it is drawn as wide as a page, instead of beside others."""
@@ -88,32 +88,27 @@ def draw_svg(chart: Chart, style: str = "") -> Markup:
     """The SVG alone; `style` is put inside it, for a file of its own."""
     if not chart.known:
         return EMPTY
-    places = [x for x, _ in chart.points] + [x for x, _, _ in chart.spots]
-    places += [chart.mark] if chart.mark is not None else []
     values = [y for _, y in chart.known] + [y for _, y, _ in chart.spots]
     values += [chart.reference] if chart.reference is not None else []
     ticks = value_ticks(values, 4, from_zero=chart.from_zero)
-    end = max(max(places), chart.x_from * (1 + LEAST_SPAN)) or 1.0
+    places = [x for x, _ in chart.points] + [x for x, _, _ in chart.spots]
+    positions = place_ticks(places, chart.mark) if chart.x_from is None else [chart.x_from, _end(chart, places)]
     size = WIDE_PANEL if chart.is_wide else ()
-    panel = Panel((chart.x_from, end), (ticks[0], ticks[-1]), *size)
+    panel = Panel((positions[0], positions[-1]), (ticks[0], ticks[-1]), *size)
     return panel.svg(
         f"{chart.title}: {chart.show(chart.last)} at {chart.known[-1][0]:,.0f} {chart.x_name}",
         *panel.levels(ticks, [chart.tick(tick) for tick in ticks] if chart.tick else tick_labels(ticks)),
-        *panel.positions(chart.x_name),
+        *panel.positions(chart.x_name, ticks=positions if chart.x_from is None else None),
         *([panel.level("reference", chart.reference)] if chart.reference is not None else []),
-        *_mark(panel, chart),
+        *([panel.mark(chart.mark, chart.mark_name)] if chart.mark is not None else []),
         *_series(panel, chart),
         *_spots(panel, chart),
         style=style,
     )
 
 
-def _mark(panel: Panel, chart: Chart) -> Iterator[Markup]:
-    if chart.mark is not None:
-        x = panel.across(chart.mark)
-        is_left = x < panel.width / 2
-        yield panel.upright("reference", chart.mark)
-        yield panel.text(x + (5 if is_left else -5), panel.top + 10, chart.mark_name, "start" if is_left else "end")
+def _end(chart: Chart, places: Sequence[float]) -> float:
+    return max(*places, chart.x_from or 0.0, chart.mark or 0.0) or 1.0
 
 
 def _series(panel: Panel, chart: Chart) -> list[Markup]:

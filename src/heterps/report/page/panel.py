@@ -11,15 +11,17 @@ from markupsafe import Markup, escape
 from heterps.report.figures import short
 
 WIDTH, HEIGHT = 440, 206
+"""Size of a small chart, in pixels."""
 WIDE_PANEL = 720, 300, 72, 20, 14, 40
 """Width, height and margins of a chart as wide as a page."""
-"""Size of a small chart, in pixels."""
 LEFT, RIGHT, TOP, BOTTOM = 58, 14, 8, 38
 """Margins of a small chart, in pixels."""
 HALF_LETTER = 4
 """Half of the width of a letter or a digit of a label, in pixels, at most."""
 VOID = ("input",)
 """Elements without content, which have no end tag in HTML."""
+LEAST_SPAN = 1e-4
+"""Places on an x axis that differ by less than this part of them get room: their labels would be the same."""
 TINY = 1e-300
 """Differences below this have no tick that a float could hold."""
 
@@ -68,6 +70,14 @@ class Panel:
         """A vertical line at the value `x`."""
         return tag("line", class_=kind, x1=self.across(x), x2=self.across(x), y1=self.top, y2=self.height - self.bottom)
 
+    def mark(self, x: float, name: str) -> Markup:
+        """A vertical line with a name at the value `x`; an arrow at the left edge where that is left of the panel."""
+        if x < self.x[0]:
+            return self.text(self.left + 5, self.top + 10, f"\N{LEFTWARDS ARROW} {name}", "start")
+        is_left = self.across(x) < self.width / 2
+        side, anchor = (5, "start") if is_left else (-5, "end")
+        return self.upright("reference", x) + self.text(self.across(x) + side, self.top + 10, name, anchor)
+
     def text(self, x: float, y: float, words: str, anchor: str = "middle") -> Markup:
         """Words at a place in pixels; `anchor` says which part of them stands at `x`: start, middle or end."""
         return tag("text", words, x=x, y=y, text_anchor=anchor)
@@ -78,9 +88,11 @@ class Panel:
             yield self.level("grid", tick)
             yield self.text(self.left - 8, self.down(tick) + 4, label, "end")
 
-    def positions(self, name: str, wanted: int = 4, *, has_lines: bool = False) -> Iterator[Markup]:
-        """The labels of the x axis and its name, with grid lines if `has_lines`."""
-        for tick in make_ticks(*self.x, wanted):
+    def positions(
+        self, name: str, wanted: int = 4, *, has_lines: bool = False, ticks: Sequence[float] | None = None
+    ) -> Iterator[Markup]:
+        """The labels of the x axis and its name, with grid lines if `has_lines`; at `ticks`, or about `wanted`."""
+        for tick in make_ticks(*self.x, wanted) if ticks is None else ticks:
             if self.x[0] <= tick <= self.x[1]:
                 if has_lines:
                     yield self.upright("grid", tick)
@@ -105,14 +117,22 @@ def make_ticks(low: float, high: float, wanted: int) -> list[float]:
     return [n * step for n in range(first, last + 1)]
 
 
-def value_ticks(values: Iterable[float], wanted: int, *, from_zero: bool = False) -> list[float]:
-    """Ticks of a value axis that covers all values; equal values get room on both sides."""
+def value_ticks(values: Iterable[float], wanted: int, *, from_zero: bool = False, least: float = 1e-6) -> list[float]:
+    """Ticks of a value axis that covers all values; those that differ by less than `least` of them get room."""
     known = [*values, 0.0] if from_zero else list(values)
     low, high = min(known), max(known)
-    if high - low <= max(1e-6 * max(abs(low), abs(high)), TINY):
+    if high - low <= max(least * max(abs(low), abs(high)), TINY):
         room = max(abs(high) * 0.1, TINY) if abs(high) > TINY else 1.0
         low, high = (low if from_zero else low - room), high + room
     return make_ticks(low, high, wanted)
+
+
+def place_ticks(places: Sequence[float], mark: float | None, wanted: int = 5) -> list[float]:
+    """Ticks of an x axis that begins and ends with one and covers all places, and the mark unless that is far left."""
+    ticks = value_ticks(places, wanted, least=LEAST_SPAN)
+    if mark is None or mark < 2 * ticks[0] - ticks[-1]:
+        return ticks
+    return value_ticks([*places, mark], wanted, least=LEAST_SPAN)
 
 
 def tick_labels(ticks: Sequence[float]) -> list[str]:

@@ -65,7 +65,7 @@ def _stations(job: Job, plan: Plan, summary: dict[str, Any], profile: Profile | 
     try:
         problem = make_problem(
             profile.at_batch_size(job.data.batch_size), job.cluster, plan.throughput, max(1, summary["samples"]),
-            sync=plan.sync,
+            **plan.asked,
         )  # fmt: skip
         found = stations(problem, plan)
     except (HeterpsError, ValueError):  # a plan of another cluster

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from heterps.planning.cost import Problem
 from heterps.planning.plan import Plan
-from heterps.planning.real import GB, table_bytes
+from heterps.planning.real import GB
+from heterps.planning.tables import shard_bytes, table_bytes
 from heterps.report.terminal.plan_table import hours, usd
 from heterps.report.terminal.profile_table import size
 from heterps.report.terminal.tables import add_figures, plain_table
@@ -75,15 +76,14 @@ def rounded(value: float) -> str:
 
 def _show_disk(console: Console, problem: Problem, plan: Plan) -> None:
     """Print what servers keep on disk, and the field of the job that makes them."""
-    if problem.conditions is None or problem.conditions.rows_in_memory == 1 or not plan.servers.count:
+    if problem.conditions is None or problem.conditions.rows_in_memory in (None, 1) or not plan.servers.count:
         return
-    held = table_bytes(problem.profile, problem.samples, problem.conditions)
-    disk_gb, memory = held.disk / plan.servers.count / GB, held.memory / plan.servers.count
+    held = shard_bytes(problem.profile, problem.samples, problem.conditions, plan.servers.count)
     paid = f", for {usd(problem.disk_usd)} USD an hour" if problem.disk_usd else ""
     console.print(
         Text(
-            f"  Each server has {disk_gb:,.3g} GB of rows on disk{paid}: give the job tiers.memory_bytes "
-            f"{math.ceil(memory):,}."
+            f"  Each server has {held.disk / GB:,.3g} GB of rows on disk{paid}: give the job tiers.memory_bytes "
+            f"{math.ceil(held.rows):,}."
         )
     )
 

@@ -29,6 +29,9 @@ def server_table(stats: ServerStats) -> RenderableType:
         f"{stats.requests:,} requests, {stats.rows_per_s:,.0f} rows/s, latency {times}",
         f"{stats.repeats:,} repeated pushes not applied again, {stats.held:,} requests held; refused: {dropped}",
     ]
+    if (mirror := stats.mirror) is not None:
+        lacks = "has all" if mirror.is_synced and not mirror.behind else f"lacks {mirror.behind:,} of"
+        lines.append(f"mirror {mirror.name} {lacks} {mirror.requests:,} requests that changed something")
     if stats.kept:
         lines.append(f"{plural(stats.kept, 'contribution')} kept for rounds whose other parts have not come")
     if stats.waits_for:

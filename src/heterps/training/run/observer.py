@@ -52,6 +52,9 @@ class Observer:
     def finished(self, summary: dict[str, Any]) -> None:
         """The run has ended, and this is its summary.json. A run that raises an error does not come here."""
 
+    def failed(self, error: BaseException) -> None:
+        """The run ends with this error, after which it has no summary."""
+
 
 class Observers(Observer):
     """Several observers as one."""

@@ -57,6 +57,9 @@ class TensorBoardObserver(Observer):
         self._add(numbers(summary, "summary/"))
         self._close()
 
+    def failed(self, error: BaseException) -> None:  # noqa: ARG002
+        self._close()
+
     def _add(self, points: Iterator[tuple[str, float]]) -> None:
         if self._writer is None:
             later = None if self._began is None else self._began + 1
@@ -71,7 +74,7 @@ class TensorBoardObserver(Observer):
 
 
 class MLflowObserver(Observer):
-    """Logs to the active run of MLflow; without one, to a new run, which ends with the training.
+    """Logs to the active run of MLflow; without one, to a new run, which ends with the training, failed if that did.
 
     MLflow allows no `@` in names, so `ndcg@10` becomes `ndcg_at_10`. A first line that MLflow refuses is an error; of
     later ones, such as those after a tracking server went away, there is a warning, and training goes on. Needs the
@@ -81,7 +84,8 @@ class MLflowObserver(Observer):
     def __init__(self) -> None:
         self._mlflow = _imported("mlflow", "mlflow")
         self._samples = 0
-        self._began: bool | None = None  # whether the run of MLflow is its own; None before the first line
+        self._is_own: bool | None = None  # whether the run of MLflow is; None before the first line
+        self._has_logged = False
 
     def measured(self, line: dict[str, Any]) -> None:
         self._samples = line["samples"]
@@ -89,18 +93,29 @@ class MLflowObserver(Observer):
 
     def finished(self, summary: dict[str, Any]) -> None:
         self._log(numbers(summary, "summary/"))
-        if self._began:
-            self._mlflow.end_run()
-        self._began = None
+        self._end("FINISHED")
+
+    def failed(self, error: BaseException) -> None:  # noqa: ARG002
+        self._end("FAILED")
+
+    def _end(self, status: str) -> None:
+        """End the run of MLflow if it is its own, so that whatever is trained next does not log to it."""
+        is_own, self._is_own, self._has_logged = self._is_own, None, False
+        try:
+            if is_own and self._mlflow.active_run() is not None:
+                self._mlflow.end_run(status)
+        except Exception as error:
+            warnings.warn(f"MLflow was not told that the run has ended ({status}): {error}", stacklevel=2)
 
     def _log(self, points: Iterator[tuple[str, float]]) -> None:
         named = {_NOT_IN_MLFLOW.sub("_", name.replace("@", "_at_")): value for name, value in points}
         try:
-            began = self._mlflow.active_run() is None if self._began is None else self._began
+            if self._is_own is None:
+                self._is_own = self._mlflow.active_run() is None
             self._mlflow.log_metrics(named, step=self._samples)
-            self._began = began
+            self._has_logged = True
         except Exception as error:  # whatever its client and its server raise
-            if self._began is None:
+            if not self._has_logged:
                 raise ConfigError(f"MLflow does not take the metrics of this run: {error}") from error
             warnings.warn(f"MLflow lacks metrics of {self._samples:,} samples: {error}", stacklevel=2)
 
