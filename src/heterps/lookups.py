@@ -27,6 +27,7 @@ from heterps.ps.keys.dedup import Lookup, make_lookup
 class TableKeys:
     """The keys of a batch for one table, or of a piece of it that shares the lookup and the rows of the `whole` batch.
 
+    slots  whose bags these are, in each sample
     ahead  by table, how to get rows that were asked for ahead of use
     grads  by table, memory for the gradients of the whole batch, which its pieces fill
     """
@@ -34,10 +35,16 @@ class TableKeys:
     keys: KeyArray
     offsets: OffsetArray | None
     lookup: Lookup
+    slots: tuple[str, ...]
     ahead: dict[str, Callable[[], Future[FloatArray]]] = field(default_factory=dict)
     grads: dict[str, FloatArray] = field(default_factory=dict)
     whole: TableKeys | None = None
     start: int = 0  # of a piece: where its keys begin in those of the whole
+
+    def slot_of(self, at: int) -> str:
+        """The name of the slot that key number `at` is in."""
+        bag = at if self.offsets is None else int(np.searchsorted(self.offsets, at, side="right")) - 1
+        return self.slots[bag % len(self.slots)]
 
 
 class Window(NamedTuple):
@@ -122,7 +129,7 @@ def slice_slots(slots: Slots, first: int, last: int) -> PreparedSlots:
         keys, offsets, where = _bags_between(part.keys, part.offsets, len(owner[0]), first, last)
         lookup = part.lookup._replace(inverse=part.lookup.inverse[where])
         whole, start = part.whole or part, part.start + where.start
-        piece.lookups[owner] = TableKeys(keys, offsets, lookup, part.ahead, whole=whole, start=start)
+        piece.lookups[owner] = TableKeys(keys, offsets, lookup, part.slots, part.ahead, whole=whole, start=start)
     return piece
 
 

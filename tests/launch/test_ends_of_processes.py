@@ -170,7 +170,7 @@ class Occupied(Observer):
             self.socket.listen()
 
 
-@pytest.mark.parametrize("name", ["coordinator", pytest.param("worker-2.0", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["coordinator", pytest.param("worker-2.0.1", marks=pytest.mark.slow)])
 def test_a_socket_that_is_in_use_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
     observer = Occupied(name)
     try:
@@ -184,7 +184,7 @@ def test_a_socket_that_is_in_use_is_refused_and_left_alone(tmp_path: Path, name:
 def test_a_worker_that_hangs_at_its_start_is_named_at_the_deadline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heterps.training.coordinator.coordinator.START_S", 3.0)
+    monkeypatch.setattr("heterps.training.coordinator.core.START_S", 3.0)
     job = read_job(tmp_path, "hangs_in_worker", channel="ipc", workers={"deadline_s": 3.0})
     with pytest.raises(PeerLost, match=r"worker-1\.0, worker-2\.0 did not start within 3 s: alive, but not ready"):
         train(job, tmp_path / "run")

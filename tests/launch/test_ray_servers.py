@@ -142,3 +142,25 @@ def test_a_server_actor_that_hangs_is_named_and_the_run_goes_on_from_its_last_ch
     assert (done["samples"], done["restarts"], len(made)) == (EPOCHS * NUM_ROWS, 1, 2)
     clean(job)
     assert_same_tables(load_latest("run/checkpoints"), load_latest("clean/checkpoints"))
+
+
+@pytest.mark.slow
+def test_the_next_mirror_is_not_where_a_server_did_not_answer(job: Job, made: list[RayServers]) -> None:
+    """Its node may be out of reach, and Ray not know."""
+    nodes: dict[str, str] = {}
+
+    def hang() -> None:
+        nodes.update({name: place(made, name).node for name in ("server-0", "server-0.1")})
+        os.kill(place(made, "server-0").pid, signal.SIGSTOP)
+
+    losses = Losses(at=12, act=hang)
+    with labelled_cluster({"cpu": 3}, {"cpu": 4}) as cluster:
+        servers = {"replicas": 1, "count": 1, "silence_s": 5.0}
+        done = train(on_ray(job, cluster, servers=servers), "run", observer=losses).summary
+    (warning,) = losses.warnings_of_loss
+    assert warning.startswith("server-0 has not answered for 5 s. Its mirror server-0.1 takes over")
+    assert "has a mirror again after" in losses.changes[-1]
+    assert nodes["server-0"] != nodes["server-0.1"] == place(made, "server-0.2").node, "rather where the other is"
+    assert (done["samples"], done["restarts"]) == (EPOCHS * NUM_ROWS, 0)
+    clean(job)
+    assert_same_tables(load_latest("run/checkpoints"), load_latest("clean/checkpoints"))

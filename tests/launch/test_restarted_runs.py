@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -9,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ends import NUM_ROWS, assert_same_tables, read_job
+from command import processes_of, started
+from ends import NUM_ROWS, assert_same_tables, read_job, wait_until, write_job
 
 import heterps.launch.by_plan as by_plan
 from heterps.checkpoint import load_latest
@@ -18,7 +20,7 @@ from heterps.errors import ConfigError, DataError, HeterpsError, ModelError, Pee
 from heterps.launch import train
 from heterps.launch.ray.cluster import NoRay
 from heterps.launch.ray.reservations import NoPlace
-from heterps.launch.restarts import Restarts, last_words
+from heterps.launch.restarts import Restarts
 from heterps.launch.trials import trial_job
 from heterps.planning.plan import load_plan
 from heterps.processes import Child
@@ -30,6 +32,8 @@ from heterps.training.run.observer import Observer
 pytestmark = pytest.mark.usefixtures("no_leaks", "in_its_folder")
 EVERY = 96
 """Samples between checkpoints: six batches."""
+LONG = 15
+"""Epochs of a job that is still there when a test has found its processes."""
 
 
 class Killer(Observer):
@@ -110,6 +114,25 @@ def test_a_server_that_cannot_be_made_is_no_loss(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"server-0 .*failed with ConfigError: .*job\.yaml"):
         train(restarting(tmp_path, 3, channel="ipc"), "run", observer=killer)
     assert killer.warnings == []
+
+
+@pytest.mark.parametrize("launcher", [pytest.param("inline", marks=pytest.mark.slow), "local"])
+def test_the_command_goes_on_from_the_last_checkpoint_by_default_when_its_server_dies(
+    tmp_path: Path, launcher: str
+) -> None:
+    fields = {"checkpoint": {"every_samples": EVERY}, "servers": {"count": 1}}
+    write_job(tmp_path, channel="ipc", epochs=LONG, **fields)
+    with started("train", "job.yaml", "--run", "run", "--launcher", launcher, cwd=tmp_path) as process:
+        wait_until(lambda: any(tmp_path.glob("run/checkpoints/[0-9]*")), "the run has a checkpoint")
+        os.kill(processes_of(process.pid, "server_process")[0], signal.SIGKILL)
+        out, _ = process.communicate(timeout=100)
+    assert process.returncode == 0, out
+    words = " ".join(out.split())
+    assert "server-0 (" in words
+    assert "The job goes on from its last checkpoint, at" in words
+    assert "restart 1 of 3" in words
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["samples"], summary["restarts"]) == (LONG * NUM_ROWS, 1)
 
 
 # --- on threads: losses that are made up -----------------------------------------------------------------------------
@@ -208,7 +231,7 @@ def test_a_new_plan_without_a_place_is_given_up_for_the_one_before(
 # --- the decision ----------------------------------------------------------------------------------------------------
 
 
-def a_job(restarts: int = 2, addresses: Sequence[str] = (), **fields: Any) -> Job:
+def a_job(restarts: int | None = 2, addresses: Sequence[str] = (), **fields: Any) -> Job:
     servers = {"addresses": list(addresses)} if addresses else None
     return Job.model_validate(
         {"data": {"train": "x"}, "launcher": "local", "workers": {"restarts": restarts}, "servers": servers, **fields}
@@ -218,17 +241,33 @@ def a_job(restarts: int = 2, addresses: Sequence[str] = (), **fields: Any) -> Jo
 LOST = PeerDied("server-0", "gone")
 
 
-def next_start(error: HeterpsError, job: Job, signals: Sequence[str] = (), *, has_begun: bool = False) -> float | None:
-    return Restarts(job).next_start(error, job, signals, 1.0, has_begun=has_begun)
+def next_start(
+    error: HeterpsError, job: Job, signals: Sequence[str] = (), *, has_begun: bool = False, has_checkpoint: bool = True
+) -> float | None:
+    return Restarts(job).next_start(error, job, signals, 1.0, has_begun=has_begun, has_checkpoint=has_checkpoint)
+
+
+def last_words(error: HeterpsError, job: Job, *, has_checkpoint: bool = True) -> str | None:
+    return Restarts(a_job()).last_words(error, "", job, has_checkpoint=has_checkpoint)
 
 
 @pytest.mark.parametrize("error", [LOST, WorkerLost("worker-1.0", "gone"), PeerLost("silent")])
 def test_what_died_or_was_silent_is_replaced_as_often_as_the_job_says(error: HeterpsError) -> None:
     job = a_job(2)
     restarts = Restarts(job)
-    starts = [restarts.next_start(error, job, [], now, has_begun=True) for now in (0.0, 5.0, 9.0, 3601.0, 3602.0)]
+    starts = [
+        restarts.next_start(error, job, [], now, has_begun=True, has_checkpoint=False)
+        for now in (0.0, 5.0, 9.0, 3601.0, 3602.0)
+    ]
     assert starts == [0.0, 5.0 + job.workers.backoff_s, None, 3601.0 + job.workers.backoff_s, None], "in an hour"
     assert next_start(error, a_job(0)) is None
+
+
+def test_a_job_that_does_not_say_how_often_goes_on_from_a_checkpoint_and_does_not_begin_anew() -> None:
+    assert next_start(LOST, a_job(None)) == 1.0
+    assert next_start(LOST, a_job(None), has_checkpoint=False) is None
+    assert Restarts(a_job(None)).most == 3
+    assert "the run can only begin again" in str(last_words(LOST, a_job(None), has_checkpoint=False))
 
 
 @pytest.mark.parametrize(
@@ -252,11 +291,11 @@ def test_a_run_that_was_told_to_stop_is_not_begun_again() -> None:
 def test_servers_that_run_already_cannot_be_brought_back_to_a_checkpoint() -> None:
     job = a_job(addresses=["ipc:///x"])
     assert next_start(LOST, job) is None
-    assert "Start the servers of the job anew" in str(last_words(LOST, "", job, 0))
+    assert "Start the servers of the job anew" in str(last_words(LOST, job))
 
 
 def test_there_is_no_advice_where_there_is_nothing_to_go_on_from(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("heterps.launch.trials.fit_job", lambda job: job)  # there is no data
-    assert last_words(NoRay("Ray is not there"), "", a_job(), 0) is None
-    assert last_words(LOST, "", trial_job(a_job()), 0) is None
+    assert last_words(NoRay("Ray is not there"), a_job()) is None
+    assert last_words(LOST, trial_job(a_job())) is None
     assert trial_job(a_job()).workers.restarts == 0, "a trial that is disturbed measures nothing"

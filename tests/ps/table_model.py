@@ -28,7 +28,8 @@ class ModelTable(ReferenceTable):
     # --- admission ---------------------------------------------------------------------------------------------------
 
     def pull(self, keys, out=None, *, create=True):
-        return super().pull(keys, out, create=create and isinstance(self.admission, Always))
+        creates = isinstance(self.admission, Always) and self.eviction.max_bytes is None
+        return super().pull(keys, out, create=create and creates)
 
     def push_unique(self, keys, grads, *, samples=None):
         keys, clock = as_keys(keys), self.num_pushes + 1

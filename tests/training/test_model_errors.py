@@ -9,7 +9,7 @@ from torch import nn
 
 from heterps.config import SGD, Optimizers, Schema
 from heterps.errors import NotFinite
-from heterps.lookups import RowGradients
+from heterps.lookups import RowUse, TableKeys, joined_gradients
 from heterps.model.zoo import ctr_dnn
 from heterps.nn import SparseEmbedding
 from heterps.ps.keys.dedup import make_lookup
@@ -37,27 +37,40 @@ def check() -> GradientCheck:
 )
 def test_a_dense_gradient_is_named_by_its_parameter(check: GradientCheck, at: int, whose: str) -> None:
     grads = np.zeros(9, np.float32)
-    check({"dense": grads}, [], "of step 3")
+    check({"dense": grads}, [], [], "of step 3")
     grads[at] = np.inf
     with pytest.raises(NotFinite) as raised:
-        check({"dense": grads}, [], "of step 3")
+        check({"dense": grads}, [], [], "of step 3")
     assert str(raised.value).startswith(f"the gradient of step 3 is inf for {whose} (table dense)")
 
 
-def test_a_gradient_of_rows_is_named_by_its_key_where_keys_repeat(check: GradientCheck) -> None:
-    lookup = make_lookup(np.array([9, 4, 9, 5]))
-    grads = np.zeros((4, 2), np.float32)
-    check({}, [RowGradients("emb", lookup, grads)], "of step 1")
-    grads[3, 1] = np.nan
-    with pytest.raises(NotFinite, match=r"is nan for the row of key 5 of layer emb \(table emb\)"):
-        check({}, [RowGradients("emb", lookup, grads)], "of step 1")
+BAGS = {  # the keys of two samples, each with bags of slots s and t
+    "one": ([9, 4, 9, 5], None, ["s", "t", "s", "t"]),
+    "several": ([9, 4, 9, 5], [0, 0, 3, 4, 4], ["t", "t", "t", "s"]),
+}
+
+
+@pytest.mark.parametrize("bags", BAGS)
+def test_a_gradient_of_rows_is_named_by_its_slot_and_key_where_keys_repeat(bags: str) -> None:
+    model = nn.ModuleDict({"other": SparseEmbedding(["u"], 2, table="emb"), "emb": SparseEmbedding(["s", "t"], 2)})
+    check, (keys, offsets, slots) = GradientCheck(model, {}), BAGS[bags]
+    lookup = make_lookup(np.array(keys))
+    part = TableKeys(np.array(keys), None if offsets is None else np.array(offsets), lookup, ("s", "t"))
+    for number, slot in enumerate(slots):
+        values = torch.zeros(4, 2)
+        values.grad = torch.zeros(4, 2)
+        use = RowUse("emb", part, values)
+        check({}, joined_gradients([use], 1), [use], "of step 1")
+        values.grad[number, 1] = torch.nan
+        with pytest.raises(NotFinite, match=rf"nan for the row of key {keys[number]} of slot {slot} of layer emb \("):
+            check({}, joined_gradients([use], 1), [use], "of step 1")
 
 
 def test_a_parameter_of_the_model_itself_has_no_layer() -> None:
     model = nn.Module()
     model.scale = nn.Parameter(torch.zeros(1))
     with pytest.raises(NotFinite, match=r"for parameter scale of the model \(table dense\)"):
-        GradientCheck(model, {"dense": ["scale"]})({"dense": np.full(1, np.nan, np.float32)}, [], "of step 1")
+        GradientCheck(model, {"dense": ["scale"]})({"dense": np.full(1, np.nan, np.float32)}, [], [], "of step 1")
 
 
 @pytest.mark.parametrize("what", ["rows", "dense"])

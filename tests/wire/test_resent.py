@@ -169,6 +169,23 @@ def test_a_peer_that_cannot_be_reached_for_too_long_is_named() -> None:
         a.receive(0.0)
 
 
+def test_a_peer_that_has_died_is_forgotten_and_not_waited_for() -> None:
+    wire = Wire()
+    a, b = ends(wire, deadline_s=5.0)
+    a.send("b", [b"one"])
+    assert all_of(b) == [b"one"]
+    wire.break_it()
+    a.send("b", [b"void"])
+    wire.now += 4.0
+    a.forget("b")
+    wire.now += 100.0
+    assert all_of(a) == []
+    wire.mend()
+    another = ends(wire)[1]
+    a.send("b", [b"for its next incarnation"])
+    assert settle(wire, a, another) == [[], [b"for its next incarnation"]]
+
+
 def test_a_peer_that_is_busy_is_not_out_of_reach() -> None:
     wire = Wire()
     a, b = ends(wire, deadline_s=5.0)

@@ -88,8 +88,8 @@ class Eviction(Frozen):
     max_bytes: PositiveInt | None = Field(
         None,
         description="Memory for the rows of a table and their index on each shard; when it is full, the coldest rows "
-        "are deleted. A push with more than a quarter as many new keys as fit may go beyond it, and so may the rows of "
-        "a batch between its pull and its push.",
+        "are deleted. Keys get rows when they are pushed. A push with more than a quarter as many new keys as fit may "
+        "go beyond it.",
     )
     order: Literal["lfu", "lru"] = Field(
         "lfu", description="The coldest rows are those with the fewest decayed uses (lfu) or unused for longest (lru)."

@@ -53,11 +53,12 @@ class Workers(Frozen):
         description="Seconds to wait before the second worker that is lost within an hour is replaced; twice as long "
         "for each further one, up to a minute.",
     )
-    restarts: NonNegativeInt = Field(
-        0,
+    restarts: NonNegativeInt | None = Field(
+        None,
         description="Number of automatic restarts within an hour from the last checkpoint, with new workers and "
         "servers, when one of them is lost; the first at once, others after `backoff_s` and longer. Errors of the job "
-        "(its model, its data) end the run at once.",
+        "(its model, its data) end the run at once. null: 3, but none before the first checkpoint; with a number, the "
+        "run begins anew then.",
     )
 
 

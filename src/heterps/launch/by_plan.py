@@ -23,7 +23,7 @@ from heterps.launch.local import local_fleet
 from heterps.launch.ray import ray_fleet
 from heterps.launch.ray.cluster import KeptRay, NoRay
 from heterps.launch.ray.reservations import NoPlace
-from heterps.launch.restarts import Restarts, last_words, restart_words, wait_until
+from heterps.launch.restarts import Restarts, wait_until
 from heterps.launch.takeover import find_servers
 from heterps.model.build import build_model
 from heterps.model.trace import trace_or_whole
@@ -95,19 +95,22 @@ def run_by_plan(
                     kept=kept,
                 )  # fmt: skip
             except (PeerLost, NoPlace) as error:
+                saved, now = run.saved_samples, time.monotonic()
                 if isinstance(error, NoPlace) and before is not None:
                     (job, plan), before = before, None
                     run.resume(job)
                     emulated = emulation_of(job, plan)
                     observer.warned(f"the job goes on by the plan before, {describe(plan)}: {error}")
                 elif (
-                    start_at := restarts.next_start(error, job, received, time.monotonic(), has_begun=lost != "")
+                    start_at := restarts.next_start(
+                        error, job, received, now, has_begun=lost != "", has_checkpoint=saved is not None
+                    )
                 ) is not None:
                     resume, before = True, None  # [2]
                     lost = lost if isinstance(error, NoRay) else str(error)
-                    observer.warned(restart_words(error, run.saved_samples, restarts.num, job))
+                    observer.warned(restarts.words(error, saved))
                     wait_until(start_at, received)
-                elif (words := last_words(error, lost, job, restarts.num)) is not None:
+                elif (words := restarts.last_words(error, lost, job, has_checkpoint=saved is not None)) is not None:
                     raise PeerLost(words) from error
                 else:
                     raise

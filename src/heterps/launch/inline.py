@@ -145,6 +145,9 @@ class _Mailbox:
     def connect(self, addresses: Mapping[str, str]) -> None:
         """There is nobody else."""
 
+    def forget(self, peer: str) -> None:
+        """There is nobody else."""
+
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         del peer
         self._outgoing.append(Envelope("worker", message, None if values is None else dict(values)))

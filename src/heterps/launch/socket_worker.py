@@ -21,7 +21,7 @@ from heterps.ps.client.interface import JobClient
 from heterps.ps.protocol.roster import Roster
 from heterps.ps.protocol.specs import TableSpecs
 from heterps.training.worker.mailbox import Mailbox
-from heterps.training.worker.worker import COORDINATOR, WorkerStart, run_worker
+from heterps.training.worker.worker import COORDINATOR, PATIENCE, WorkerStart, run_worker
 from heterps.wire import ClientChannel, ServerChannel
 from heterps.wire.keys import Keys
 from heterps.wire.stack import layered, resending
@@ -53,7 +53,8 @@ def work(
     listening = ServerChannel(worker.name, address, keys=keys)
     reaching = ClientChannel(worker.name, {}, keys=keys, life=incarnation)
     port = worker.port
-    stack = layered if keys is None else partial(resending, deadline_s=job.workers.deadline_s)  # or between machines
+    patience_s = PATIENCE * job.workers.deadline_s
+    stack = layered if keys is None else partial(resending, deadline_s=patience_s)  # or between machines
     ways = stack(listening, port=port), stack(reaching, port=port)
     mailbox = Mailbox(*ways, reaching.connect, job.workers.values)
     how = job.servers or Servers()

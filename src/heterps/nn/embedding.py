@@ -297,7 +297,7 @@ class SparseEmbedding(ModuleWithRows):
             picked = slots.select(group)
             if self._window is not None:
                 picked = cut_bags(picked, self._window)
-            slots.lookups[owner] = TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards))
+            slots.lookups[owner] = TableKeys(picked.keys, picked.offsets, make_lookup(picked.keys, num_shards), group)
         return slots.lookups[owner]
 
     def _pool(self, values: Tensor, offsets: OffsetArray | None) -> Tensor:

@@ -114,6 +114,9 @@ class SimulatedWorker:
     def connect(self, addresses: Any) -> None:
         """Everybody is reached by name."""
 
+    def forget(self, peer: str) -> None:
+        """Nothing is sent again."""
+
     def send(self, peer: str, message: Message, values: Any = None) -> None:
         if isinstance(message, Pushed):
             self._did.append(("push", self._ended_s, self._network.now_s))

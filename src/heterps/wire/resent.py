@@ -119,10 +119,15 @@ class Resent:
     def begin_anew(self, spared: Collection[str] = ()) -> None:
         """Forget what is under way to all other peers: any of them may be another process from now on."""
         with self._lock:
-            for name, peer in self._peers.items():
-                if name not in spared:
-                    peer.begin()
-                    peer.their_stream = ""
+            for name in self._peers.keys() - {*spared}:
+                self.forget(name)
+
+    def forget(self, peer: str) -> None:
+        """Forget what is under way to a peer, which will be another process if it is heard of again."""
+        with self._lock:
+            if peer in self._peers:
+                self._peers[peer].begin()
+                self._peers[peer].their_stream = ""
 
     def close(self) -> None:
         self._channel.close()

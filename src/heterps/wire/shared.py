@@ -178,6 +178,11 @@ class Shared:
         if isinstance(self._channel, Resent):
             self._channel.begin_anew(spared)
 
+    def forget(self, peer: str) -> None:
+        """Send nothing again that is under way to a peer which has died."""
+        if isinstance(self._channel, Resent):
+            self._channel.forget(peer)
+
     def close(self) -> None:
         self._channel.close()
         with self._lock:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from heterps.errors import HeterpsError, PeerLost
-from heterps.launch.ray.reservations import ReservedBundle
+from heterps.launch.ray.reservations import Reservations, ReservedBundle
 from heterps.launch.ray.roles import Role
 
 ASK_S = 10.0
@@ -121,6 +121,12 @@ class Actor:
 
         with suppress(Exception):
             ray.kill(self._actor)
+
+    def leave_in_doubt(self, reservations: Reservations) -> None:
+        """Puts its node in doubt, where it was at work and has not ended by itself: the node may be out of reach."""
+        is_silent = self._running is not None and (self.ended is None or self.is_out_of_reach)
+        if is_silent and (place := self.place) is not None:
+            reservations.doubt(self.reserved.resource, place.node)
 
     @property
     def called(self) -> str:

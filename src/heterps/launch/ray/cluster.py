@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from heterps.errors import ConfigError, PeerLost
+from heterps.launch.ray.nodes import held_own_node
 from heterps.temporary import temporary_folder
 from heterps.training.run.observer import Observer
 
@@ -82,7 +83,8 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
         )
     ray = import_ray()
     if ray.is_initialized():
-        yield _look(ray, is_ours=False)
+        with held_own_node():
+            yield _look(ray, is_ours=False)
     elif address is not None:
         observer.waiting(f"connecting to the Ray cluster at {address}")
         _knock(address)
@@ -90,7 +92,8 @@ def open_ray(address: str | None, labels: Mapping[str, float], observer: Observe
         try:
             if not _asks_for_token():
                 observer.warned(f"{MEANING}, and this one asks for no token: see docs/how-to/ray.md")
-            yield _look(ray, is_ours=False)
+            with held_own_node():
+                yield _look(ray, is_ours=False)
         finally:
             ray.shutdown()
     else:

@@ -5,8 +5,7 @@ start --> an actor on a reserved bundle of the stage's resource --> its run() --
 check --> the call has ended? --> [1] before a word of it: it has done nothing yet, so it is started again, once
                                   [2] later: PeerLost, which says who, where, and what Ray knows of it
                                   [3] on a node that is being drained (leaving.py): the same, but no failure
-stop  --> one that was silent or out of reach, or is not wanted any more: if another takes its place, then on another
-          node, because Ray takes half a minute to notice that a node is gone
+stop  --> one that was silent or out of reach, or is not wanted any more. Where it did not end, its node is in doubt
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ import msgspec
 from heterps.errors import HeterpsError, PeerLost
 from heterps.launch.ray.actor import Actor, first_dead, wait_ended
 from heterps.launch.ray.leaving import Leaving, LeavingNodes
-from heterps.launch.ray.nodes import is_elsewhere
 from heterps.launch.ray.reservations import PLACE_S, NoPlace, Reservations, ReservedBundle
 from heterps.launch.ray.roles import WorkerRole
 from heterps.launch.running_servers import RunningServers
@@ -39,8 +37,6 @@ from heterps.wire import Channel, Frame, Received
 CHECK_S = 0.2
 TOLD_S = 2.0
 """Seconds to wait for the message in which a failed worker tells the coordinator why: its error has the right kind."""
-ELSEWHERE_S = 20.0
-"""Seconds to wait for a place on another node, in the place of a worker that was silent."""
 SCALE_S = 5.0
 """Seconds to wait for places of more workers, while the job waits: nodes must be started before it is scaled."""
 
@@ -86,7 +82,6 @@ class RayFleet:
         self._restarted: set[str] = set()
         self._noticed: dict[str, float] = {}  # when workers failed that still have a process
         self._waiting: dict[str, tuple[WorkerStart, float]] = {}  # for a place, in that of one that died, since when
-        self._avoided: dict[str, str] = {}  # nodes of workers that were silent, by worker
         self._checked = 0.0
 
     @property
@@ -104,7 +99,6 @@ class RayFleet:
             return
         places = self._reservations.take([self._resources[worker.stage] for worker in workers], SCALE_S)
         for worker in workers:
-            self._avoided.pop(worker.name, None)
             self._starts[worker.name] = worker
             of_resource = next(place for place in places if place.resource == self._resources[worker.stage])
             places.remove(of_resource)
@@ -117,14 +111,9 @@ class RayFleet:
             return
         actor = self._actors.pop(worker)
         self._heard.peers.discard(worker)
-        if (
-            (actor.ended is None or actor.is_out_of_reach)
-            and (place := actor.place) is not None
-            and is_elsewhere(actor.reserved.resource, place.node)
-        ):
-            self._avoided[worker] = place.node
         actor.release()
         wait_ended([actor], deadline_s)
+        actor.leave_in_doubt(self._reservations)
         actor.kill()
         self._reservations.give_back(actor.reserved)
 
@@ -200,30 +189,21 @@ class RayFleet:
 
         Nobody else is held up: an autoscaler needs minutes.
         """
-        for name, (_, since) in self._waiting.items():
-            if now - since > ELSEWHERE_S and (node := self._avoided.pop(name, "")):
-                self._reservations.ask_no_more(avoid=node)
-        for node in {self._avoided.get(name, "") for name in self._waiting}:
-            self._place_elsewhere([name for name in self._waiting if self._avoided.get(name, "") == node], node, now)
-
-    def _place_elsewhere(self, names: Sequence[str], node: str, now: float) -> None:
-        """Start these workers, as far as there are places on other nodes than this one."""
-        resources = {name: self._resources[self._waiting[name][0].stage] for name in names}
-        free = Counter(self._reservations.find(list(resources.values()), avoid=node))
-        for name in names:
+        resources = {name: self._resources[worker.stage] for name, (worker, _) in self._waiting.items()}
+        free = Counter(self._reservations.find(list(resources.values())) if resources else [])
+        for name, resource in resources.items():
             worker, since = self._waiting[name]
             is_late = now - since > PLACE_S
-            if not free[resources[name]] and not is_late:
+            if not free[resource] and not is_late:
                 continue
             try:
-                (reserved,) = self._reservations.take([resources[name]], 0.0, avoid=node)
+                (reserved,) = self._reservations.take([resource], 0.0)
             except NoPlace as error:
                 if is_late:
                     raise PeerLost(f"{name} was lost, and there is no place for another: {error}") from error
                 continue
-            free[resources[name]] -= 1
+            free[resource] -= 1
             del self._waiting[name]
-            self._avoided.pop(name, None)
             self._starts[name] = worker
             self._actors[name] = self._make(worker, reserved)
             self._run(name)

@@ -1,12 +1,19 @@
 """Nodes of the Ray cluster that this process is connected to: which are there, and which are about to leave.
 
 A node is being drained from the moment when Ray is told that it will leave: by its autoscaler, or by `ray drain-node`.
-Nothing new starts there, and what runs goes on until somebody ends the node.
+Nothing new starts there, and what runs goes on until somebody ends the node. A node on which nothing is reserved ends
+at once, and with it every actor, on whatever node, that a program there has started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+HOLD_S = 5.0
+"""Seconds to wait for a reservation on the own node, which is there at once unless the node is being drained."""
+HELD = 0.001
+"""How much of the resource that stands for the node itself is reserved."""
 
 
 def staying_nodes() -> dict[str, Mapping[str, float]]:
@@ -36,3 +43,24 @@ def own_node() -> str:
     import ray
 
     return str(ray.get_runtime_context().get_node_id())
+
+
+@contextmanager
+def held_own_node() -> Iterator[None]:
+    """Reserve a trifle of this process's node, so that Ray does not end the node at once when it is to be drained.
+
+    Connecting to Ray reserves nothing, and the actors that this process starts may all be on other nodes.
+    """
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    own = own_node()
+    resources = next(node["Resources"] for node in ray.nodes() if node["NodeID"] == own)
+    name = next(name for name in resources if name.startswith("node:") and not name.startswith("node:__"))
+    group = placement_group([{name: HELD}], bundle_label_selector=[{"ray.io/node-id": own}])
+    try:
+        group.wait(HOLD_S)
+        yield
+    finally:
+        with suppress(Exception):  # of Ray: it is gone
+            remove_placement_group(group)

@@ -4,8 +4,9 @@ reserve(cpu, cpu, v100) --> one group, three bundles --> [cpu] [cpu] [v100]     
                                                            |
                                           take(cpu) -------+--> an actor      give_back when it is gone
 
-A free bundle is taken only on a node that is there and stays. Where there is none, another is asked for: Ray moves
-bundles of a node that died, but not of one that is being drained.
+A free bundle is taken only on a node that is there and stays, and is not in doubt. Where there is none, another is
+asked for: Ray moves bundles of a node that died, but not of one that is being drained. A node is in doubt for a while
+when a process there did not answer, because Ray takes half a minute to notice that a node is gone.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from heterps.errors import ConfigError
-from heterps.launch.ray.nodes import staying_nodes
+from heterps.launch.ray.nodes import is_elsewhere, staying_nodes
 from heterps.launch.ray.placement import Bundle, explain
 
 POLL_S = 0.2
 PLACE_S = 120.0
 """Seconds to wait until a cluster has room; an autoscaling cluster adds nodes meanwhile."""
+DOUBT_S = 30.0
+"""Seconds for which nothing is placed on a node where a process did not answer. Ray knows by then if it is gone."""
 
 
 class NoPlace(ConfigError):
@@ -67,6 +70,7 @@ class Reservations:
         self._free: list[ReservedBundle] = []
         self._asked: list[_Asked] = []
         self._held: Counter[str] = Counter()  # of everything, free bundles included
+        self._doubted: dict[str, float] = {}  # nodes where a process did not answer, until when
         self._lock = threading.RLock()
 
     def reserve(self, resources: Sequence[str], deadline_s: float, poll: Callable[[], None] = lambda: None) -> None:
@@ -110,12 +114,11 @@ class Reservations:
         with self._lock:
             return [reserved.resource for reserved in self._find(resources, avoid)[0]]
 
-    def ask_no_more(self, *, avoid: str) -> None:
-        """Asks no more for bundles that may not be on this node."""
+    def doubt(self, resource: str, node: str) -> None:
+        """Places nothing for a while on a node where a process on `resource` did not answer, if there is another."""
         with self._lock:
-            for asked in [asked for asked in self._asked if asked.avoid == avoid]:
-                self._asked.remove(asked)
-                self._remove(asked.group)
+            if is_elsewhere(resource, node):
+                self._doubted[node] = time.monotonic() + DOUBT_S
 
     def give_back(self, reserved: ReservedBundle) -> None:
         """Makes a bundle free again."""
@@ -128,34 +131,46 @@ class Reservations:
             self._remove(group)
 
     def _find(self, resources: Sequence[str], avoid: str) -> tuple[list[ReservedBundle], list[str]]:
-        """Free bundles for `resources` on nodes that stay, and those of `resources` for which there is none yet."""
-        nodes = set(staying_nodes()) - {avoid}
-        for asked in self._asked[:]:
-            if asked.avoid == avoid and _table(asked.group)["state"] == "CREATED":
+        """Free bundles for `resources` on nodes that will do, and those of `resources` for which there is none yet."""
+        avoided = self._in_doubt() | ({avoid} if avoid else set())
+        nodes = set(staying_nodes()) - avoided
+        for asked in [asked for asked in self._asked if asked.avoid == avoid]:
+            if _table(asked.group)["state"] == "CREATED":
                 self._asked.remove(asked)
                 self._arrived(asked)
+            elif asked.avoided != avoided:
+                self._ask_no_more(asked)
         wanted, found = Counter(resources), []
         nodes_of = {reserved.group.id: _nodes_of(reserved.group) for reserved in self._free}
         for reserved in self._free:
             if wanted[reserved.resource] and nodes_of[reserved.group.id].get(reserved.index) in nodes:
                 wanted[reserved.resource] -= 1
                 found.append(reserved)
+        coming = [asked for asked in self._asked if asked.avoid == avoid]
+        for resource in (wanted - Counter(asked.resources[0] for asked in coming)).elements():
+            self._asked.append(self._ask([resource], avoid, avoided))
         lacking = list(wanted.elements())
-        coming = Counter(asked.resources[0] for asked in self._asked if asked.avoid == avoid)
-        for resource in (wanted - coming).elements():
-            self._asked.append(self._ask([resource], avoid))
-        if not lacking:
-            self.ask_no_more(avoid=avoid)
+        for asked in coming:
+            if not lacking and asked.resources[0] in resources:
+                self._ask_no_more(asked)
         return found, lacking
 
-    def _ask(self, resources: Sequence[str], avoid: str = "") -> _Asked:
+    def _in_doubt(self) -> set[str]:
+        self._doubted = {node: until for node, until in self._doubted.items() if until > time.monotonic()}
+        return set(self._doubted)
+
+    def _ask(self, resources: Sequence[str], avoid: str = "", avoided: Set[str] = frozenset()) -> _Asked:
         from ray.util.placement_group import placement_group
 
         bundles = [dict(self._bundles[resource]) for resource in resources]
-        elsewhere = [{"ray.io/node-id": f"!{avoid}"} for _ in bundles] if avoid else None
+        elsewhere = [{"ray.io/node-id": f"!in({','.join(sorted(avoided))})"} for _ in bundles] if avoided else None
         group = placement_group(bundles, strategy="PACK", bundle_label_selector=elsewhere)
         self._groups.append(group)
-        return _Asked(tuple(resources), avoid, group)
+        return _Asked(tuple(resources), avoid, avoided, group)
+
+    def _ask_no_more(self, asked: _Asked) -> None:
+        self._asked.remove(asked)
+        self._remove(asked.group)
 
     def _arrived(self, asked: _Asked) -> None:
         for index, resource in enumerate(asked.resources):
@@ -182,10 +197,11 @@ class Reservations:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A group that was asked for, and is not there yet: its bundles, and the node on which none may be."""
+    """A group that was asked for, and is not there yet."""
 
     resources: tuple[str, ...]
-    avoid: str
+    avoid: str  # the node on which none may be, as the caller said
+    avoided: Set[str]  # that one, and those in doubt
     group: Any
 
 

@@ -3,7 +3,7 @@
 [1] listen, all of them --> [2] addresses, which make the roster --> [3] prepare: tables --> [4] run
 
 A mirror that is started later takes all four steps on a thread of its own, because the keeper may not wait. It is on
-another node than its server where there is a place.
+another node than its server where there is a place, and never on one that is being drained or in doubt.
 """
 
 from __future__ import annotations
@@ -225,10 +225,13 @@ class RayServer:
 
     def stop(self, deadline_s: float) -> None:
         wait_ended(self._actors, deadline_s)
-        self.close()
+        self._is_wanted = False
+        self.end()
 
     def close(self) -> None:
         self._is_wanted = False
+        for actor in self._actors:
+            actor.leave_in_doubt(self._reservations)
         self.end()
 
     def end(self) -> None:

@@ -112,8 +112,8 @@ class SparseTable(GradientTable):
     def pull(self, keys: ArrayLike, out: FloatArray | None = None, *, create: bool = True) -> FloatArray:
         """Return values of `keys` (int64 or uint64, [n]) as float32 [n, dim], into `out` if given.
 
-        Unknown keys are created. Without `create`, and in a table that does not admit every key, their initial values
-        are returned and the table stays as it is.
+        Unknown keys are created. Without `create`, and in a table that does not admit every key or has a byte ceiling,
+        which only pushes see to, their initial values are returned and the table stays as it is.
         """
         keys = as_keys(keys)
         if out is None:
@@ -121,7 +121,7 @@ class SparseTable(GradientTable):
         elif out.shape != (len(keys), self.dim) or out.dtype != np.float32:
             raise ArgumentError(f"out must be float32 {[len(keys), self.dim]}, got {out.dtype} {list(out.shape)}")
         with self._lock:
-            if not create or self._gate is not None:
+            if not create or self._gate is not None or self.eviction.max_bytes is not None:
                 kernels.peek(self.store.body, keys, out)
                 return out
             before, now = len(self), self._now

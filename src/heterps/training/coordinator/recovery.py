@@ -79,7 +79,7 @@ class Recovery:
         lanes = flow.lose(worker, clock_s)
         flow.hold_at, flow.is_held = None, False  # no checkpoint before all that is under way can end
         others = [other for other in layout.workers if other not in self._lost] if len(layout.stages) > 1 else []
-        return [Send(other, ForgetLanes(lanes)) for other in others]
+        return [Send(other, ForgetLanes(lanes, worker)) for other in others]
 
     def let_go(self, worker: str, why: str) -> Effects:
         """A worker has died after its last batch: nobody needs it any more."""

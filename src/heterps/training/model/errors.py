@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heterps.arrays import FloatArray
 from heterps.errors import DataError, HeterpsError, ModelError, NotFinite
-from heterps.lookups import RowGradients
+from heterps.lookups import RowGradients, RowUse
 from heterps.nn import embeddings
 from heterps.ps.table.finite import first_not_finite
 
@@ -49,20 +49,39 @@ class GradientCheck:
     def __init__(self, model: nn.Module, parameters: Mapping[str, Iterable[str]]) -> None:
         own = dict(model.named_parameters())
         self._sizes = {table: [(name, own[name].numel()) for name in names] for table, names in parameters.items()}
-        self._layers = {table: name for name, module in embeddings(model) for table in module.names_in(name)}
+        self._layers = {
+            (table, slot): name
+            for name, module in embeddings(model)
+            for table, slots in module.slots_of(name)
+            for slot in slots
+        }
 
-    def __call__(self, dense: Mapping[str, FloatArray], rows: Iterable[RowGradients], when: str) -> None:
-        """Raise NotFinite, naming table and layer, where a gradient is not finite; `when` it is from: "of step 12"."""
+    def __call__(
+        self, dense: Mapping[str, FloatArray], rows: Iterable[RowGradients], uses: Iterable[RowUse], when: str
+    ) -> None:
+        """Raise NotFinite, naming table, layer, slot and key, where a gradient is not finite.
+
+        uses  the uses of tables that `rows` are of
+        when  it is from: "of step 12"
+        """
         for table, grads in dense.items():
             if (at := first_not_finite(grads)) >= 0:
                 layer, _, part = self._parameter_at(table, at).rpartition(".")
                 whose = f"parameter {part} of {f'layer {layer}' if layer else 'the model'}"
                 raise NotFinite(_bad_gradient(float(grads.flat[at]), table, whose, when))
-        for found in rows:
-            if (at := first_not_finite(found.grads)) >= 0:
-                key = found.lookup.unique[found.lookup.inverse[at // found.grads.shape[1]]]
-                whose = f"the row of key {key} of layer {self._layers[found.table]}"
-                raise NotFinite(_bad_gradient(float(found.grads.flat[at]), found.table, whose, when))
+        if any(first_not_finite(found.grads) >= 0 for found in rows):
+            self._check_uses(uses, when)
+
+    def _check_uses(self, uses: Iterable[RowUse], when: str) -> None:
+        for use in uses:
+            grads = use.gradient
+            if (at := first_not_finite(grads)) >= 0:
+                number = at // grads.shape[1]
+                slot = use.part.slot_of(number)
+                whose = (
+                    f"the row of key {use.part.keys[number]} of slot {slot} of layer {self._layers[use.table, slot]}"
+                )
+                raise NotFinite(_bad_gradient(float(grads.flat[at]), use.table, whose, when))
 
     def _parameter_at(self, table: str, at: int) -> str:
         """The parameter that value `at` of a dense table belongs to."""

@@ -180,8 +180,9 @@ class Replica:
         They are good until the next run begins. NotFinite where one is NaN or infinite.
         """
         dense = self.take_dense()
-        rows = joined_gradients(self.take_uses(), self._rows.num_shards)
-        self._check(dense, rows, f"in stage {self._number + 1}")
+        uses = self.take_uses()
+        rows = joined_gradients(uses, self._rows.num_shards)
+        self._check(dense, rows, uses, f"in stage {self._number + 1}")
         return dense, rows
 
     def take_dense(self) -> dict[str, FloatArray]:
@@ -198,7 +199,7 @@ class Replica:
         """Raise NotFinite where a gradient of a row is NaN or infinite, of those that `take_uses` would give."""
         uses = [use for module in self._embeddings for use in module.uses]
         found = [RowGradients(use.table, use.part.lookup, use.gradient) for use in uses]
-        self._check({}, found, f"of step {_step(key)}" if self._is_whole else f"in stage {self._number + 1}")
+        self._check({}, found, uses, f"of step {_step(key)}" if self._is_whole else f"in stage {self._number + 1}")
 
     def add_dense(self, other: Replica) -> None:
         """Add the dense gradients of another replica to these; the other's are zero then."""

@@ -170,7 +170,7 @@ class Replicas:
         uses = [use for replica in self._all for use in replica.take_uses()]
         rows = joined_gradients(sorted(uses, key=lambda use: use.part.start), self._rows.num_shards)
         are_checked, self._are_checked = self._are_checked, False
-        self._check(dense, () if are_checked else rows, when)
+        self._check(dense, () if are_checked else rows, uses, when)
         return dense, rows
 
     def drop(self, key: Hashable) -> None:

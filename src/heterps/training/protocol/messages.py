@@ -66,9 +66,10 @@ class AskState(Struct, frozen=True, tag="ask_state"):
 
 
 class ForgetLanes(Struct, frozen=True, tag="forget"):
-    """Nothing more will come of what is under way in these lanes, or in all: a worker that they pass has died."""
+    """Nothing more will come of what is under way in these lanes, or in all: `worker`, which they pass, has died."""
 
     lanes: tuple[Lane, ...]
+    worker: str
 
 
 class Stop(Struct, frozen=True, tag="stop"):

@@ -61,6 +61,12 @@ class ReadBatch(NamedTuple):
     go: Go
 
 
+class ForgetPeer(NamedTuple):
+    """Send nothing again to a neighbour that has died. The next one of its name comes with another layout."""
+
+    peer: str
+
+
 class BeginRound(NamedTuple):
     """Ask for the dense parameters that all lanes of a round use. All rounds before `number` are over."""
 
@@ -100,7 +106,7 @@ class TellState(NamedTuple):
     """Send the coordinator what this stage has besides what is on the servers."""
 
 
-Effect = Send | TakePlace | ReadBatch | BeginRound | AskParameters | PushGradients | TellState
+Effect = Send | TakePlace | ForgetPeer | ReadBatch | BeginRound | AskParameters | PushGradients | TellState
 
 # --- computing -------------------------------------------------------------------------------------------------------
 
@@ -193,6 +199,7 @@ class WorkerCore:
                     self._turns.gradients_came(key)
             case ForgetLanes():
                 self._forget(message.lanes)
+                return [ForgetPeer(message.worker)]
             case AskState():
                 return [TellState()]
             case Stop():

@@ -70,6 +70,12 @@ class Mailbox:
                 self._reach(peer, address)
                 self._reached[peer] = address
 
+    def forget(self, peer: str) -> None:
+        """Send nothing again to a peer that has died: another may take its place only after its deadline."""
+        for channel in (self._listening, self._reaching):
+            if isinstance(channel, Shared):
+                channel.forget(peer)
+
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         reached = self._reaching is not None and peer in self._reached
         channel = self._reaching if reached and self._reaching is not None else self._listening

@@ -51,6 +51,9 @@ from heterps.training.worker.turns import Key
 from heterps.training.worker.usage import Meter, metered
 from heterps.wire.ports import Port
 
+QUARANTINE = "With on_not_finite: quarantine such a batch is skipped, and its bad rows are named by file and number."
+"""Advice where a batch that is not finite ends the run."""
+
 
 class WorkerStart(Struct, frozen=True):
     """Who a worker is: everything else it makes from the job. `firsts` are the first layers of all stages."""
@@ -308,7 +311,7 @@ class StageWork:
                 loss, logits, gradients = replicas.loss(turn.key, turn.values, turn.label, turn.num_samples, seed)
         except NotFinite as error:
             if not self._skips:
-                raise
+                raise NotFinite(f"{error} {QUARANTINE}") from error
             return Computed(not_finite=str(error))
         return Computed(gradients, loss, torch.from_numpy(logits))
 
@@ -339,7 +342,7 @@ class StageWork:
                 return *clip_gradients(self._clip, *replicas.take_gradients(when)), ""
             except NotFinite as error:
                 if not self._skips:
-                    raise
+                    raise NotFinite(f"{error} {QUARANTINE}") from error
                 not_finite = str(error)
         replicas.forget()
         replicas.first.load_buffers(before)

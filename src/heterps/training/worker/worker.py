@@ -40,6 +40,7 @@ from heterps.training.worker.core import (
     AskParameters,
     BeginRound,
     Effect,
+    ForgetPeer,
     PushGradients,
     ReadBatch,
     TakePlace,
@@ -120,6 +121,9 @@ class WorkerMailbox(Protocol):
     def connect(self, addresses: Mapping[str, str]) -> None:
         """Reach these peers from now on."""
 
+    def forget(self, peer: str) -> None:
+        """Send nothing again to a peer that has died."""
+
     def send(self, peer: str, message: Message, values: Mapping[str, Any] | None = None) -> None:
         """Send a message; any thread may call it."""
 
@@ -187,6 +191,8 @@ class Worker:
                     self._pushes.wait_for_all()
                     self.work.take_place(effect.assign, effect.state)
                     self._mailbox.connect(effect.assign.addresses)
+                case ForgetPeer():
+                    self._mailbox.forget(effect.peer)
                 case ReadBatch():
                     found = self.work.read(effect.go)
                     if isinstance(found, int):
