@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +107,38 @@ def test_without_rounds_a_lane_has_the_whole_batch(feed: Feed, job: Job, replica
     assert list(pieces.values) == [2]
     assert values is not None
     np.testing.assert_array_equal(values["dense"].numpy(), batches(job)[1].dense)
+
+
+@pytest.mark.parametrize(("sync", "first"), [("bsp", 0), ("asp", 3)])
+def test_what_a_worker_of_a_new_run_begins_with_is_read_before_it_is_told_so(
+    job: Job, replicas: Replicas, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: str, first: int
+) -> None:
+    decoded, is_wanted, decode = list[tuple[int, int]](), threading.Semaphore(0), Reader.decode
+
+    def counted(self: Reader, epoch: int, block: int) -> object:
+        decoded.append((epoch, block))
+        is_wanted.release()
+        return decode(self, epoch, block)
+
+    monkeypatch.setattr(Reader, "decode", counted)
+    job = Job.model_validate(job.model_dump() | {"sync": sync})
+    feed = Feed(job, open_reader(job), INPUTS, str(tmp_path))
+    layout = make_layout((2,), 2, in_rounds=sync == "bsp")
+    try:
+        feed.begin(None)
+        feed.begin((1, 2))
+        assert is_wanted.acquire(timeout=20)
+        feed.follow(layout, layout.lanes_of("worker-1.1"), replicas)
+        pieces = feed.take(go(first, 1 if sync == "asp" else ALL_LANES))
+        assert pieces is not None
+        (values,) = pieces.values.values()
+        assert values is not None
+        whole = batches(job)[first]
+        mine = slice(None) if sync == "asp" else slice(len(whole) // 2, None)
+        np.testing.assert_array_equal(values["dense"].numpy(), whole.dense[mine])
+    finally:
+        feed.close()
+    assert decoded.count((0, 0)) == 2, "by this worker once, and once by `batches`"
 
 
 def test_the_run_that_a_worker_goes_on_with_is_announced(feed: Feed, replicas: Replicas, monkeypatch):

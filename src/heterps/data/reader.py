@@ -135,8 +135,12 @@ class Reader:
 
     @property
     def batches_per_block(self) -> int:
-        """Approximate number of batches in one block, at least 1: the length of a run of leases (leases.py)."""
-        return max(1, self.num_rows // len(self.epoch(0).blocks) // self.batch_size)
+        """Number of batches in the largest block, at least 1: the length of a run of leases (leases.py).
+
+        Most blocks are as large, so that most runs begin where a block does.
+        """
+        most_rows = max(sum(self._part_rows[group] for group in block) for block in self.epoch(0).blocks)
+        return max(1, most_rows // self.batch_size)
 
     def blocks_within(self, num_batches: int) -> int:
         """Largest number of blocks that this number of consecutive batches touches, about: batches may span blocks."""

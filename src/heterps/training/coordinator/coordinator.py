@@ -120,7 +120,7 @@ class Coordinator:
         self._job, self._run, self._fleet, self._observer, self._control = job, run, fleet, observer, control
         self._resume, layout = resume, job_layout(job, plan) if found is None else found.next_layout
         starts = partial(start_of, job, folder, emulated)
-        fleet.start([starts(worker, layout) for worker in layout.workers])  # takes a while
+        fleet.start([starts(worker, layout, begins=not resume) for worker in layout.workers])  # takes a while
         model = build_model(job.model, job.data.columns, job.seed)
         check_layout(job, layout, model)
         self._of_layout = layout_warnings(job, layout, model)

@@ -26,10 +26,14 @@ class Emulated:
     folder: str = ""
 
 
-def start_of(job: Job, folder: str, emulated: Emulated | None, worker: str, layout: Layout) -> WorkerStart:
-    """Return who a worker of a layout is, of a job whose processes meet in `folder`."""
+def start_of(
+    job: Job, folder: str, emulated: Emulated | None, worker: str, layout: Layout, *, begins: bool = False
+) -> WorkerStart:
+    """Return who a worker of a layout is, of a job whose processes meet in `folder`; and whether the run `begins`."""
     number = layout.stage_of(worker)
     stage = layout.stages[number]
     device = "cpu" if emulated else job.cluster.resources[stage.resource].device
     port = emulated.port(worker, layout) if emulated else None
-    return WorkerStart(worker, number, tuple(s.first for s in layout.stages), device, folder, stage.units, port)
+    place = (stage.workers.index(worker), len(stage.workers)) if begins else None
+    firsts = tuple(s.first for s in layout.stages)
+    return WorkerStart(worker, number, firsts, device, folder, stage.units, port, begins=place)

@@ -76,6 +76,16 @@ class Feed:
             own = Path(folder) / f"rows-{platform.node()}"
             self._shared = SharedRows(own, 1 + reader.blocks_within(self._depth + 1))  # one is read ahead
         self._share = _Share()  # replaced as a whole, for the thread that reads sees it too
+        self._in_rounds = job.sync.in_rounds
+
+    def begin(self, place: tuple[int, int] | None) -> None:
+        """Read what the worker at this place, of so many in a new run, will most probably begin with. Until it is told
+        so, servers start."""
+        if place is None:
+            return
+        number, count = place
+        self._reader.shared = self._shared if self._in_rounds and count > 1 else None
+        self._stream.expect(0, 0 if self._in_rounds else number * self._reader.batches_per_block)
 
     def follow(self, layout: Layout, lanes: Sequence[int], replicas: Replicas) -> None:
         """Prepare batches for these lanes of a layout from now on.

@@ -56,7 +56,10 @@ QUARANTINE = "With on_not_finite: quarantine such a batch is skipped, and its ba
 
 
 class WorkerStart(Struct, frozen=True):
-    """Who a worker is: everything else it makes from the job. `firsts` are the first layers of all stages."""
+    """Who a worker is: everything else it makes from the job. `firsts` are the first layers of all stages.
+
+    `begins` are its place among the workers of its stage, and their number, where it begins a run with them.
+    """
 
     name: str
     stage: int
@@ -66,6 +69,7 @@ class WorkerStart(Struct, frozen=True):
     threads: int = 1
     port: Port | None = None  # of the emulated machine that it is on
     attempt: int = 0  # how many times the worker had been lost when it was started
+    begins: tuple[int, int] | None = None
 
 
 class StageWork:
@@ -91,6 +95,7 @@ class StageWork:
             self._feed = Feed(job, open_reader(job), trace.inputs, start.folder) if start.stage == 0 else None
             if self._feed is not None:
                 opened.callback(self._feed.close)
+                self._feed.begin(start.begins)
             self._served = self._tables.on_servers(job.workers.dense == "servers")
             self._client = connect(self._served)
             opened.callback(self._client.close)
