@@ -24,6 +24,8 @@ MODELS = {
     "small": {"embedding_dim": 8, "hidden": [32]},
     "large": {"embedding_dim": 16, "hidden": [512, 256, 128]},
 }
+EPOCHS = {"small": 4, "large": 1}
+"""A run lasts for some seconds: of the small model an epoch takes less than one."""
 JOB = """
 name: {name}
 model: {{factory: ctr_dnn, args: {args}}}
@@ -145,14 +147,14 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--cases", nargs="*", default=[], help="such as local-1+1-asp; by default those of the table")
     parser.add_argument("--rows", type=int, default=250_000)
     parser.add_argument("--batch-size", type=int, default=1024)
-    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--epochs", type=int, help="of each run; by default 4 of the small model and 1 of the large")
     asked = parser.parse_args(words)
     folder = asked.folder.resolve()
     for model in asked.models if asked.what == "run" else ():
         if model == DEMO:
             demo(folder, asked.rows)
         else:
-            run(folder, model, asked.rows, asked.batch_size, asked.epochs, asked.cases)
+            run(folder, model, asked.rows, asked.batch_size, asked.epochs or EPOCHS[model], asked.cases)
     table(folder)
 
 
