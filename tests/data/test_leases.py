@@ -138,6 +138,17 @@ def test_with_the_half_of_its_run_a_worker_has_the_next_and_can_be_told_where_it
     assert [leases.next_run(worker, 0, number) for worker, number in (("a", 8), ("b", 5), ("nobody", 0))] == [0, 0, 0]
 
 
+def test_of_a_lease_beyond_the_end_nobody_knows_what_comes_next():
+    leases = Leases(1, None, run=4)
+    assert numbers(leases, "aaab") == [0, 1, 2, 8]
+    leases.end_of_epoch(0, 2)
+    assert [leases.next_run("a", 0, 1), leases.next_run("b", 0, 8)] == [0, 0]
+    assert leases.done("a", 0, 0)
+    assert leases.done("a", 0, 1)
+    assert leases.is_over
+    assert leases.next_run("b", 0, 8) == 0, "as when its lane is repeated because a worker has died"
+
+
 def test_near_the_end_a_worker_takes_from_another_that_has_most_left():
     leases = Leases(1, 12, run=4)
     assert numbers(leases, "aabbbc") == [0, 1, 8, 9, 10, 4]  # the last is of the second run of a

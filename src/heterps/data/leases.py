@@ -5,8 +5,8 @@
                                                               .      the rest of that worker's runs
 
 A pure state machine: its answers depend only on the order of the coordinator's calls. A worker continues in its run,
-consecutive batches of about one block, so that few workers decode the same block. With the half of a run it has the
-next one, so that it can decode that block meanwhile. It gets
+consecutive batches of about one block, so that few workers decode the same block. Once half of a run is handed out its
+worker has the next one too, so that it can decode that block meanwhile. It gets
 
     [1] a returned batch, the lowest first            (its worker left; the end of the epoch should not wait for it)
     [2] the next batch of its own runs
@@ -91,7 +91,9 @@ class Leases:
         return None
 
     def next_run(self, worker: str, epoch: int, number: int) -> int:
-        """Return with which batch the run begins that a worker, which has this lease, will go on with; 0 if unknown."""
+        """Return the first batch of the run with which this worker goes on after the one of its lease; 0 if unknown."""
+        if (epoch, number) not in self._holders:  # it was found to be beyond the end
+            return 0
         return self._open[epoch - self._epoch].next_run(worker, number)
 
     def claim(self, worker: str, epoch: int, number: int) -> None:

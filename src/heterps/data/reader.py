@@ -246,8 +246,11 @@ class Reader:
     def decode(self, epoch: int, block: int) -> BlockRows:
         """Decode a block of an epoch; return it with its rows in their order, and remember their number."""
         groups = self.epoch(epoch).blocks[block]
+        shared = self.shared  # which may change meanwhile
         with self._decoding:
-            blocks = self._decode_groups(groups) if self.shared is None else self._decode_shared(groups, epoch, block)
+            blocks = (
+                self._decode_groups(groups) if shared is None else self._decode_shared(shared, groups, epoch, block)
+            )
         self._kept_rows.update((group, len(decoded.rows)) for group, decoded in zip(groups, blocks, strict=True))
         whole = blocks[0] if len(blocks) == 1 else joined(blocks)
         return whole, self._shuffled(whole.rows, epoch, block)
@@ -255,9 +258,8 @@ class Reader:
     def _decode_groups(self, groups: Sequence[RowGroup]) -> list[Block]:
         return list(self._decoder.decode_all(groups))
 
-    def _decode_shared(self, groups: Sequence[RowGroup], epoch: int, block: int) -> list[Block]:
+    def _decode_shared(self, shared: SharedRows, groups: Sequence[RowGroup], epoch: int, block: int) -> list[Block]:
         """Decode what no other reader on this machine has decoded; counts are kept of all row groups."""
-        assert self.shared is not None
         counts = self._decoder.counts_by_group
 
         def decode(numbers: list[int]) -> Iterator[tuple[Block, DecodeCounts]]:
@@ -265,7 +267,7 @@ class Reader:
             for group, decoded in zip(chosen, self._decode_groups(chosen), strict=True):
                 yield decoded, counts[group]
 
-        found = self.shared.decode((epoch, block), len(groups), decode, num_at_once(groups))
+        found = shared.decode((epoch, block), len(groups), decode, num_at_once(groups))
         counts.update({group: counted for group, (_, counted) in zip(groups, found, strict=True)})
         return [decoded for decoded, _ in found]
 

@@ -60,8 +60,9 @@ class BatchStream(OwnsThread):
         self._state.epochs_in_order = epochs if self._state.depth else 0
 
     def announce(self, epoch: int, number: int) -> None:
-        """Say which batch will be asked for once those that follow the last one are over, in another block."""
-        self._state.announced = epoch, number
+        """Say at which batch of another block the caller will go on: that block is decoded ahead, once a call."""
+        if self._state.depth:
+            self._state.announced = epoch, number
 
     def forget_before(self, epoch: int, number: int) -> None:
         """Drop expected batches before this one that were not asked for: they went to other workers."""
@@ -225,10 +226,11 @@ class _StreamState:
 
     def _read_ahead(self, at: Position) -> None:
         """Begin to decode the block that is needed after the one in which the next batch starts, if it is known."""
-        if self.announced is not None and not self.epochs_in_order:
+        if not self.epochs_in_order:
+            announced, self.announced = self.announced, None  # else it would be decoded again when it is over
             with self.changed:
-                there = self.reader.position_of(*self.announced)
-            if there is not None and self.depth:
+                there = None if announced is None else self.reader.position_of(*announced)
+            if there is not None:
                 self._blocks.read_ahead(there.epoch, there.block)
             return
         block = at.block + (at.row > 0)
